@@ -81,7 +81,9 @@ impl BootTimer {
     /// When the process may open no more files.
     pub fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-        Ok(Self(AsyncFd::register(timerfd_create(TimerfdClockId::Boottime, flags)?)?))
+        let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
+        #[expect(deprecated, reason = "an OwnedFd keeps its descriptor open, and the replacement is an unsafe fn")]
+        Ok(Self(AsyncFd::new(timer)?))
     }
 
     /// Fires at `moment` (at once if that has passed) instead of whenever it was armed for.

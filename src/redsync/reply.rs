@@ -1,5 +1,6 @@
 //! What is asked of a node and what it answers: the values that pass between the core and the client.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Moment;
@@ -63,6 +64,40 @@ pub enum What {
     },
     /// How many wait on the channel, and with which list of nodes the holder works.
     Survey,
+    /// A step of the plain lock, which has one key and no state.
+    Plain(Plain),
+}
+
+/// What the plain lock asks of one key; go-redsync's locks are the same on the wire.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Plain {
+    /// The lock's key, verbatim.
+    pub key: Arc<str>,
+    /// The holder's value.
+    pub value: Owner,
+    /// What is asked of the key.
+    pub step: Step,
+}
+
+/// A step of the plain lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Set the key if it is missing.
+    Acquire {
+        /// The key's expiry.
+        ttl: Duration,
+    },
+    /// Give the key its whole expiry again if it has our value.
+    Extend {
+        /// The key's expiry.
+        ttl: Duration,
+        /// Whether to set a key that is missing.
+        or_create: bool,
+    },
+    /// Delete the key if it has our value.
+    Release,
+    /// Whether the key has our value.
+    Compare,
 }
 
 /// What an acquire or extend asks for.
@@ -128,6 +163,18 @@ impl What {
             Self::Acquire(_) => Op::Acquire,
             Self::Extend(_) => Op::Extend,
             Self::Release { .. } => Op::Release,
+            Self::Plain(plain) => plain.step.op(),
+        }
+    }
+}
+
+impl Step {
+    const fn op(self) -> Op {
+        match self {
+            Self::Acquire { .. } => Op::Acquire,
+            Self::Extend { .. } => Op::Extend,
+            Self::Release => Op::Release,
+            Self::Compare => Op::Look,
         }
     }
 }
@@ -170,8 +217,28 @@ pub enum Outcome {
         /// The fingerprint of the holder's list of nodes, where the state has one.
         list: Option<String>,
     },
+    /// A plain step's answer.
+    Plain {
+        /// What the key was found to be.
+        found: Found,
+        /// The run of the server that answered, as of the connect.
+        run: RunId,
+    },
+    /// It was never carried out: a newer ask took its place, or its attempt was over. That says nothing of the node.
+    Unsent,
     /// No answer that counts, and why. Whether the request took effect is unknown.
     Failed(Kind),
+}
+
+/// What a plain step found at its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Found {
+    /// Our value: what was asked for is done.
+    Ours,
+    /// Nothing: it has expired, or was never set.
+    Absent,
+    /// Somebody else's value; for an acquire any value.
+    Other,
 }
 
 /// What a script answers (protocol rule 1).
@@ -349,7 +416,7 @@ impl Kind {
         match self {
             Self::Timeout => "no answer within the node timeout",
             Self::Dns => "the host's name gives no address: check the name in --redis",
-            Self::Connect => "refused, closed or unreachable: check the address and that the server runs",
+            Self::Connect => "refused, closed or unreachable: check the address, the scheme and that the server runs",
             Self::Tls => "TLS failed: check rediss:// against the server, its certificate and --redis-ca-file",
             Self::Auth => "the password or user is wrong: check --redis-username and --redis-password-file",
             Self::Noperm => "the user lacks a right: see the ACL line in the README",
@@ -379,6 +446,12 @@ impl Kind {
     #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Moved | Self::SameNode | Self::Unsupported | Self::NewerState)
+    }
+
+    /// Whether the node can be read and not written: it answers looks and deletes keys, and grants nothing.
+    #[must_use]
+    pub const fn refuses_writes(self) -> bool {
+        matches!(self, Self::Oom | Self::Misconf | Self::Noreplicas | Self::Noperm)
     }
 }
 
