@@ -127,6 +127,8 @@ pub struct NodeView {
     pub clock_rate_ppm: Option<i64>,
     /// It has a memory limit with a policy that may evict the lock's keys.
     pub evicts: bool,
+    /// It holds a lock key that never expires: a person's, or a foreign program's.
+    pub no_expiry: bool,
 }
 
 /// All that a replica knows of the lock, at one moment.
@@ -225,8 +227,8 @@ impl Leadership {
                 Some(reason) => format!("{state}: {}", reason.as_str()),
             };
         }
-        if self.reachable() < self.quorum {
-            return format!("{state}: {}", self.unreachable());
+        if self.able() < self.quorum {
+            return format!("{state}: {}", self.unable());
         }
         if let Some(left) = self.quarantine_left(now) {
             return format!(
@@ -244,13 +246,20 @@ impl Leadership {
         }
     }
 
-    fn unreachable(&self) -> String {
-        let (up, all) = (self.reachable(), self.nodes.len());
-        let mut text = format!("{up} of {all} nodes reachable, {} required", self.quorum);
-        for node in self.nodes.iter().filter(|node| !node.up) {
+    /// Nodes that have a vote, or will have one by waiting.
+    fn able(&self) -> usize {
+        self.nodes.iter().filter(|node| node.up && node.error.is_none() && !node.no_expiry).count()
+    }
+
+    fn unable(&self) -> String {
+        let (able, all) = (self.able(), self.nodes.len());
+        let mut text = format!("{able} of {all} nodes can vote, {} required", self.quorum);
+        for node in &self.nodes {
             if let Some(kind) = node.error {
                 // Writing to a String cannot fail.
                 let _ = write!(text, "; {}: {} ({})", node.name, kind.as_str(), kind.advice());
+            } else if node.no_expiry {
+                let _ = write!(text, "; {}: the lock's key has no expiry (delete it by hand)", node.name);
             }
         }
         text
