@@ -1,0 +1,57 @@
+//! Time: the boot clock, and the only place in the tests that sleeps.
+
+use std::time::Duration;
+
+use redleader::clock;
+
+/// Between two looks at a condition: short beside every bound that a test asserts, long beside the cost of a look.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(3);
+
+/// Milliseconds since the machine started, on the clock that the product logs.
+pub fn boot_ms() -> u64 {
+    clock::now().as_millis()
+}
+
+/// Microseconds since the machine started.
+pub fn boot_micros() -> u64 {
+    clock::now().as_micros()
+}
+
+/// Looks until `look` gives something, and panics with `what` if that takes longer than `deadline`.
+#[track_caller]
+pub fn eventually<T>(what: &str, deadline: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+    let began = clock::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        let waited = clock::now().since(began);
+        assert!(waited < deadline, "waited {} ms in vain: {what}", waited.as_millis());
+        pause(BETWEEN_LOOKS);
+    }
+}
+
+/// Looks for as long as `duration`, and panics with `what` as soon as `holds` is false.
+#[track_caller]
+pub fn stays_true(what: &str, duration: Duration, mut holds: impl FnMut() -> bool) {
+    let began = clock::now();
+    loop {
+        let passed = clock::now().since(began);
+        assert!(holds(), "no longer true after {} ms: {what}", passed.as_millis());
+        if passed >= duration {
+            return;
+        }
+        pause(BETWEEN_LOOKS);
+    }
+}
+
+/// Lets real time pass because the passing of time is what is tested (an expiry, a pause of a process).
+/// Never for a condition: that is [`eventually`].
+pub fn let_time_pass(_why: &str, duration: Duration) {
+    pause(duration);
+}
+
+/// The one sleep.
+pub(super) fn pause(duration: Duration) {
+    std::thread::sleep(duration);
+}
