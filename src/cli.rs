@@ -3,13 +3,15 @@
 //! Every value is taken as raw text and parsed in [`crate::config`]: clap would echo a value that it refuses, and what
 //! is refused may be a URL with its password.
 
-use std::collections::BTreeMap;
+mod environment;
+
 use std::ffi::OsString;
-use std::fmt;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+pub use self::environment::Environment;
 
 /// Elects one leader among replicas, over a quorum of independent Redis or Valkey nodes.
 #[derive(Parser)]
@@ -23,11 +25,11 @@ pub struct Cli {
 /// What to do.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Take part in the election, and tell who asks.
+    /// Take part in the election, tell who asks, and with CMD: run it only while this replica leads.
     ///
     /// Durations need a unit: 500ms, 8s, 1m30s.
     /// Every flag can be given in the environment instead, under the name shown with it.
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = EXIT_CODES_OF_RUN)]
     Run(Box<RunArgs>),
     /// Show who leads, and what each node says.
     ///
@@ -60,6 +62,9 @@ pub enum Command {
     /// Without --redis it starts three nodes of its own, which needs redis-server or valkey-server on the PATH.
     #[command(after_help = EXIT_CODES)]
     Demo(DemoArgs),
+    /// Be the guardian of PROGRAM for the wrapper at the other end of the standard input.
+    #[command(hide = true, name = GUARD)]
+    Guard(GuardArgs),
     /// Become PROGRAM, and be killed when the process that starts this one ends.
     #[command(hide = true, name = TIED)]
     Tied(TiedArgs),
@@ -71,6 +76,16 @@ Exit codes:
   1   it works, and not all is well (status, doctor, wait, demo)
   64  usage or configuration, refused
   70  a part of the process failed";
+
+const EXIT_CODES_OF_RUN: &str = "\
+Exit codes:
+  0    asked to stop
+  64   usage or configuration, refused
+  70   a part of the process failed
+  75   leadership was lost, with --on-lost exit
+  126  CMD cannot be executed
+  127  CMD was not found
+  else CMD ended by itself: its code, 128 + n if it was signal n";
 
 /// Arguments of `run`.
 #[derive(Args)]
@@ -87,9 +102,21 @@ pub struct RunArgs {
     /// Who we are.
     #[command(flatten)]
     pub identity: IdentityArgs,
+    /// The app that leadership is for.
+    #[command(flatten)]
+    pub app: AppArgs,
+    /// Our pod.
+    #[command(flatten)]
+    pub pod: PodArgs,
+    /// What is published in Kubernetes.
+    #[command(flatten)]
+    pub kubernetes: KubernetesArgs,
     /// Where we listen.
     #[command(flatten)]
     pub endpoints: EndpointArgs,
+    /// What runs while we lead.
+    #[command(flatten)]
+    pub work: WorkArgs,
     /// What is logged.
     #[command(flatten)]
     pub log: LogArgs,
@@ -132,6 +159,12 @@ pub struct DoctorArgs {
     /// The numbers.
     #[command(flatten)]
     pub timing: TimingArgs,
+    /// Our pod.
+    #[command(flatten)]
+    pub pod: PodArgs,
+    /// What is published in Kubernetes.
+    #[command(flatten)]
+    pub kubernetes: KubernetesArgs,
     /// The list of nodes that is planned: whether replicas with it may run beside replicas with --redis.
     ///
     /// Its nodes are not asked; examine them by naming them in --redis.
@@ -216,6 +249,14 @@ pub struct DemoArgs {
     /// Whether NO_COLOR is set, or the terminal cannot do more than lines.
     #[arg(skip)]
     pub plain: bool,
+}
+
+/// Arguments of the hidden sub-command that guards a child.
+#[derive(Args)]
+pub struct GuardArgs {
+    /// The program and its arguments.
+    #[arg(required = true, last = true)]
+    pub program: Vec<OsString>,
 }
 
 /// Arguments of the hidden sub-command that ties a process to its parent.
@@ -311,7 +352,7 @@ pub struct TimingArgs {
     #[arg(long, value_name = "N", default_value = "0")]
     #[arg(env = "REDLEADER_MAX_FAILED_EXTENDS", hide_env_values = true, allow_hyphen_values = true)]
     pub max_failed_extends: String,
-    /// On resign, how long leadership is kept after telling that it ends, so that all who poll have seen it.
+    /// On resign, or when the app is sick, how long leadership is kept after telling that it ends, so that all who poll have seen it.
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     #[arg(env = "REDLEADER_HANDOVER_DELAY", hide_env_values = true, allow_hyphen_values = true)]
     pub handover_delay: String,
@@ -328,6 +369,12 @@ pub struct IdentityArgs {
     /// Who we are, for people: letters, digits, `.`, `_`, `-` (default: the pod's name, else HOST-PID).
     #[arg(long, value_name = "ID", env = "REDLEADER_IDENTITY", hide_env_values = true)]
     pub identity: Option<String>,
+}
+
+/// Our pod.
+#[derive(Args)]
+#[command(next_help_heading = "Kubernetes")]
+pub struct PodArgs {
     /// Our pod's name (default: POD_NAME).
     #[arg(long, value_name = "NAME", env = "REDLEADER_POD_NAME", hide_env_values = true)]
     pub pod_name: Option<String>,
@@ -337,6 +384,69 @@ pub struct IdentityArgs {
     /// Our pod's uid (default: POD_UID).
     #[arg(long, value_name = "UID", env = "REDLEADER_POD_UID", hide_env_values = true)]
     pub pod_uid: Option<String>,
+}
+
+/// The app that leadership is for.
+#[derive(Args)]
+#[command(next_help_heading = "App")]
+pub struct AppArgs {
+    /// Take part only while the app is healthy: http://… (200 to 299), file:PATH (is there) or exec:COMMAND (ends with 0).
+    ///
+    /// A command is run without a shell, and gets nothing of our environment that begins with REDLEADER_.
+    /// An app that only runs on the leader cannot be asked before it leads: ask for what it needs instead.
+    #[arg(long, value_name = "CHECK", env = "REDLEADER_APP_READY", hide_env_values = true)]
+    pub app_ready: Option<String>,
+    /// How often the app is asked, and how long its answer may take.
+    #[arg(long, value_name = "DURATION", default_value = "1s")]
+    #[arg(env = "REDLEADER_APP_READY_EVERY", hide_env_values = true, allow_hyphen_values = true)]
+    pub app_ready_every: String,
+    /// After so many failed checks in a row the leader steps down.
+    #[arg(long, value_name = "N", default_value = "3")]
+    #[arg(env = "REDLEADER_APP_READY_FAILURES", hide_env_values = true, allow_hyphen_values = true)]
+    pub app_ready_failures: String,
+    /// If nobody has led for this long, all apps are sick, and one with a sick app leads; at least the ttl.
+    ///
+    /// Such a leader makes way after each of these times, so that one whose app has recovered can win.
+    #[arg(long, value_name = "DURATION", default_value = "1m")]
+    #[arg(env = "REDLEADER_APP_GRACE", hide_env_values = true, allow_hyphen_values = true)]
+    pub app_grace: String,
+    /// Keep the JSON of /leader in this file: replaced as a whole at each change and each extend, removed at the end.
+    ///
+    /// A reader has to compare validUntilBootMs with CLOCK_BOOTTIME: the file may have been left behind by a crash.
+    #[arg(long, value_name = "PATH", env = "REDLEADER_LEADERSHIP_FILE", hide_env_values = true)]
+    pub leadership_file: Option<String>,
+}
+
+/// What is published in Kubernetes.
+#[derive(Args)]
+#[command(next_help_heading = "Kubernetes")]
+pub struct KubernetesArgs {
+    /// Publish the label redleader.dev/role (leader or standby) and the annotation redleader.dev/token on our pod.
+    ///
+    /// This and all below need --pod-name, --pod-namespace, --pod-uid, and rights: docs/kubernetes-publishing.md.
+    #[arg(long, value_name = "on|off", env = "REDLEADER_KUBE_LABEL", hide_env_values = true)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "on", default_value = "off")]
+    pub kube_label: String,
+    /// Publish the pod condition redleader.dev/leader, for readinessGates.
+    #[arg(long, value_name = "on|off", env = "REDLEADER_KUBE_CONDITION", hide_env_values = true)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "on", default_value = "off")]
+    pub kube_condition: String,
+    /// Tell beginnings and ends of leadership as Events on our pod.
+    #[arg(long, value_name = "on|off", env = "REDLEADER_KUBE_EVENTS", hide_env_values = true)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "on", default_value = "off")]
+    pub kube_events: String,
+    /// Publish the deletion cost 1000 on the leader's pod, so that it is the last to go when a ReplicaSet shrinks.
+    #[arg(long, value_name = "on|off", env = "REDLEADER_KUBE_DELETION_COST", hide_env_values = true)]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "on", default_value = "off")]
+    pub kube_deletion_cost: String,
+    /// Mirror the lock in the Lease of this name, which is made when it is not there (default: off).
+    #[arg(long, value_name = "NAME", env = "REDLEADER_KUBE_LEASE", hide_env_values = true)]
+    pub kube_lease: Option<String>,
+    /// The way to the Kubernetes API: an HTTP proxy, without user or password (default: off).
+    ///
+    /// HTTPS_PROXY and its like in the environment are never obeyed.
+    #[arg(long, value_name = "URL", env = "REDLEADER_KUBE_PROXY", hide_env_values = true)]
+    pub kube_proxy: Option<String>,
 }
 
 /// Where a redleader listens.
@@ -352,6 +462,41 @@ pub struct EndpointArgs {
     /// (default: @redleader-PORT, the port of --listen).
     #[arg(long, value_name = "ADDRESS", env = "REDLEADER_CONTROL", hide_env_values = true)]
     pub control: Option<String>,
+}
+
+/// What runs while we lead.
+#[derive(Args)]
+#[command(next_help_heading = "Work")]
+pub struct WorkArgs {
+    /// A program that runs only while this replica leads, with its arguments; no shell is between.
+    #[arg(last = true, value_name = "CMD", num_args = 0..)]
+    pub command: Vec<OsString>,
+    /// When CMD ends by itself: exit (release the lock, and end with its code), restart (keep the lock, and start it
+    /// again after 1s, 2s, 4s and so on up to 1m), release (release the lock, and campaign again after such a pause).
+    #[arg(long, value_name = "POLICY", default_value = "exit", env = "REDLEADER_ON_EXIT", hide_env_values = true)]
+    pub on_exit: String,
+    /// When leadership is lost: stop (CMD; then wait to be elected again), signal=SIG (the same, with SIG in place of
+    /// the stop signal), exit (stop CMD, and end with code 75).
+    #[arg(long, value_name = "POLICY", default_value = "stop", env = "REDLEADER_ON_LOST", hide_env_values = true)]
+    pub on_lost: String,
+    /// What CMD and its group get when they are to stop; KILL follows in time.
+    #[arg(long, value_name = "SIGNAL", default_value = "TERM", env = "REDLEADER_STOP_SIGNAL", hide_env_values = true)]
+    pub stop_signal: String,
+    /// A command that runs when this replica is elected, before CMD starts; if it fails, we step down.
+    ///
+    /// It is split into words as a shell splits them, and run without a shell.
+    #[arg(long, value_name = "COMMAND", env = "REDLEADER_ON_ELECTED", hide_env_values = true)]
+    pub on_elected: Option<String>,
+    /// A command that runs after CMD has stopped, before the lock is released.
+    #[arg(long, value_name = "COMMAND", env = "REDLEADER_ON_STEPPED_DOWN", hide_env_values = true)]
+    pub on_stepped_down: Option<String>,
+    /// How long each of these commands may take (default: grace/2).
+    #[arg(long, value_name = "DURATION")]
+    #[arg(env = "REDLEADER_HOOK_TIMEOUT", hide_env_values = true, allow_hyphen_values = true)]
+    pub hook_timeout: Option<String>,
+    /// The PATH that commands are looked for in.
+    #[arg(skip)]
+    pub search_path: Option<OsString>,
 }
 
 /// What is logged.
@@ -374,66 +519,15 @@ pub struct OutputArgs {
     pub output: String,
 }
 
-/// Where the downward API of Kubernetes is told to put what a pod is called.
 /// The hidden sub-command that ties a process to the life of the one that started it.
 pub const TIED: &str = "tied";
+/// The hidden sub-command that guards a child.
+pub const GUARD: &str = "guard";
 
+/// Where the downward API of Kubernetes is told to put what a pod is called.
 const POD_VARIABLES: [&str; 3] = ["POD_NAME", "POD_NAMESPACE", "POD_UID"];
 /// The password itself, for URLs that have none: the only variable without a flag.
 const PASSWORD_VARIABLE: &str = "REDLEADER_REDIS_PASSWORD";
-
-/// What another `run` that we start finds in its environment, in place of what we found in ours.
-#[derive(Clone, Default)]
-pub struct Environment(BTreeMap<String, Option<OsString>>);
-
-impl Environment {
-    /// The nodes of `redis`, and nothing else of what `run` would read.
-    #[must_use]
-    pub fn of_nodes(redis: &RedisArgs) -> Self {
-        let command = Cli::command();
-        let run = command.find_subcommand("run").expect("the command has it");
-        let flags = run.get_arguments().filter_map(|arg| arg.get_env()?.to_str());
-        let all = flags.chain(POD_VARIABLES).chain([PASSWORD_VARIABLE]);
-        let mut environment = Self(all.map(|variable| (variable.to_owned(), None)).collect());
-        if !redis.redis.is_empty() {
-            environment.set("REDLEADER_REDIS", redis.redis.join(","));
-        }
-        for (variable, value) in [
-            ("REDLEADER_REDIS_FILE", &redis.redis_file),
-            ("REDLEADER_REDIS_USERNAME", &redis.redis_username),
-            ("REDLEADER_REDIS_PASSWORD_FILE", &redis.redis_password_file),
-            ("REDLEADER_REDIS_CA_FILE", &redis.redis_ca_file),
-            ("REDLEADER_REDIS_CERT_FILE", &redis.redis_cert_file),
-            ("REDLEADER_REDIS_KEY_FILE", &redis.redis_key_file),
-        ] {
-            environment.0.insert(variable.to_owned(), value.as_ref().map(OsString::from));
-        }
-        environment.0.insert(PASSWORD_VARIABLE.to_owned(), redis.password.clone());
-        environment
-    }
-
-    /// Sets a variable.
-    pub fn set(&mut self, variable: &str, value: impl Into<OsString>) {
-        self.0.insert(variable.to_owned(), Some(value.into()));
-    }
-
-    /// Gives it to a command.
-    pub fn apply(&self, command: &mut std::process::Command) {
-        for (variable, value) in &self.0 {
-            match value {
-                Some(value) => command.env(variable, value),
-                None => command.env_remove(variable),
-            };
-        }
-    }
-}
-
-/// Names only: values may be secret.
-impl fmt::Debug for Environment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.iter().filter(|(_, value)| value.is_some()).map(|(name, _)| name)).finish()
-    }
-}
 
 /// Why there are no arguments to work with: what to print, and how to end.
 #[derive(Debug)]
@@ -465,21 +559,15 @@ pub(crate) fn parse_from(arguments: impl IntoIterator<Item = OsString>) -> Resul
 fn read_what_clap_cannot(command: &mut Command, matches: &ArgMatches) {
     let redis = match command {
         Command::Run(args) => {
-            let identity = &mut args.identity;
-            for (value, variable) in [
-                (&mut identity.pod_name, POD_VARIABLES[0]),
-                (&mut identity.pod_namespace, POD_VARIABLES[1]),
-                (&mut identity.pod_uid, POD_VARIABLES[2]),
-            ] {
-                if value.is_none() {
-                    // An empty variable is what a manifest without a value leaves behind: as good as none.
-                    *value = std::env::var_os(variable).and_then(|v| v.into_string().ok()).filter(|v| !v.is_empty());
-                }
-            }
+            args.pod.read_variables();
+            args.work.search_path = std::env::var_os("PATH");
             &mut args.redis
         }
         Command::Status(args) => &mut args.redis,
-        Command::Doctor(args) => &mut args.redis,
+        Command::Doctor(args) => {
+            args.pod.read_variables();
+            &mut args.redis
+        }
         Command::Wait(args) => &mut args.redis,
         Command::Demo(args) => {
             let is_given = |name| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -489,9 +577,24 @@ fn read_what_clap_cannot(command: &mut Command, matches: &ArgMatches) {
         Command::Resign(_) | Command::Drain(_) | Command::Install(_) | Command::Completions(_) | Command::Tied(_) => {
             return;
         }
+        Command::Guard(_) => return,
     };
     redis.password = std::env::var_os(PASSWORD_VARIABLE);
     redis.redis_is_on_argv = matches.value_source("redis") == Some(ValueSource::CommandLine);
+}
+
+impl PodArgs {
+    /// What no flag says, from where manifests put it.
+    fn read_variables(&mut self) {
+        for (value, variable) in
+            [&mut self.pod_name, &mut self.pod_namespace, &mut self.pod_uid].into_iter().zip(POD_VARIABLES)
+        {
+            if value.is_none() {
+                // An empty variable is what a manifest without a value leaves behind: as good as none.
+                *value = std::env::var_os(variable).and_then(|v| v.into_string().ok()).filter(|v| !v.is_empty());
+            }
+        }
+    }
 }
 
 /// Numbers that the other commands check as `run` does, so that one environment suits all of them.
@@ -512,6 +615,8 @@ const EXIT_USAGE: u8 = 64;
 
 fn stop(mut error: clap::Error) -> Stop {
     let code = if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) { 0 } else { EXIT_USAGE };
+    // It repeats what was given, and would have it taken for a part of CMD.
+    error.remove(ContextKind::Suggested);
     for kind in [ContextKind::InvalidArg, ContextKind::InvalidValue, ContextKind::InvalidSubcommand] {
         if let Some(ContextValue::String(given)) = error.get(kind)
             && !may_be_echoed(kind, given)
@@ -551,7 +656,8 @@ mod tests {
     fn every_flag_of_run_has_its_variable_and_hides_its_value() {
         let command = Cli::command();
         let run = command.find_subcommand("run").unwrap();
-        for arg in run.get_arguments().filter(|arg| !matches!(arg.get_id().as_str(), "help" | "version")) {
+        let is_own = |arg: &clap::Arg| matches!(arg.get_id().as_str(), "help" | "version");
+        for arg in run.get_arguments().filter(|arg| !is_own(arg) && !arg.is_positional()) {
             let flag = arg.get_long().unwrap();
             let variable = format!("REDLEADER_{}", flag.replace('-', "_").to_uppercase());
             assert_eq!(arg.get_env().unwrap().to_str(), Some(variable.as_str()), "{flag}");

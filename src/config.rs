@@ -1,7 +1,10 @@
 //! The configuration: flags and variables, parsed and checked, with all faults reported at once.
 
+mod app;
+mod kubernetes;
 mod nodes;
 mod value;
+mod work;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,14 +12,17 @@ use std::time::Duration;
 use thiserror::Error;
 use tracing::level_filters::LevelFilter;
 
+use crate::app_ready::AppReady;
 use crate::cli::{
     CompletionsArgs, DemoArgs, DoctorArgs, DrainArgs, EndpointArgs, Environment, IdentityArgs, InstallArgs, LockArgs,
-    LogArgs, RedisArgs, ResignArgs, RunArgs, StatusArgs, TimingArgs, WaitArgs,
+    LogArgs, PodArgs, RedisArgs, ResignArgs, RunArgs, StatusArgs, TimingArgs, WaitArgs,
 };
 use crate::config::nodes::NodeList;
 pub use crate::config::value::{Listen, Output, WaitFor, Why};
+pub use crate::config::work::Work;
 use crate::election::timing::{Timing, TimingError, Wish};
 use crate::http::ControlAddress;
+use crate::kubernetes::Settings;
 use crate::log::{LogFormat, LogSettings};
 use crate::redsync::name::{Identity, LockName};
 use crate::redsync::node::NodeSettings;
@@ -33,12 +39,20 @@ pub struct Config {
     pub identity: Identity,
     /// The pod we run in, as far as known.
     pub pod: Pod,
+    /// How the app's health is a condition of leadership, if it is one.
+    pub app_ready: Option<AppReady>,
+    /// Where the report of `/leader` is kept in a file, if anywhere.
+    pub leadership_file: Option<PathBuf>,
+    /// What is published in Kubernetes; `None`: nothing.
+    pub kubernetes: Option<Settings>,
     /// Where probes, leader and metrics are served.
     pub listen: Listen,
     /// Where resign and drain are taken; `None`: nowhere.
     pub control: Option<ControlAddress>,
     /// The numbers.
     pub timing: Timing,
+    /// What runs while we lead.
+    pub work: Work,
     /// What is logged, and how.
     pub log: LogSettings,
     /// What works and is not wise: one line each, for the log at start.
@@ -87,6 +101,8 @@ pub struct DoctorConfig {
     pub target: Target,
     /// The list of nodes that is planned.
     pub next: Option<Vec<NodeUrl>>,
+    /// What is published in Kubernetes; `None`: nothing.
+    pub kubernetes: Option<Settings>,
     /// How long clocks are watched.
     pub measure: Duration,
     /// The form of the answer.
@@ -205,17 +221,35 @@ impl Config {
         let lock = lock(&args.lock, &mut faults);
         let nodes = NodeList::read(&args.redis, true, &mut faults);
         let timing = timing(&args.timing, &mut faults);
-        let pod = pod(&args.identity, &mut faults);
+        let pod = pod(&args.pod, &mut faults);
+        let kubernetes = kubernetes::settings(&args.kubernetes, &pod, &mut faults);
         let identity = identity(&args.identity, &pod, &mut faults);
+        let app_ready = app::ready(&args.app, timing.as_ref(), &mut faults);
+        let leadership_file = app::file(&args.app, &mut faults);
         let listen = faults.keep("--listen", value::listen(&args.endpoints.listen));
         let control = control(&args.endpoints, Some(std::process::id()), &mut faults);
+        let work = Work::read(&args.work, &mut faults);
         let log = log(&args.log, &mut faults);
         let warnings = nodes.warnings();
         let build = || {
             let timing = timing?;
             let nodes = nodes.into_settings(&timing);
-            let (lock, identity, listen, log) = (lock?, identity?, listen?, log?);
-            Some(Self { lock, nodes, identity, pod, listen, control, timing, log, warnings })
+            let (lock, identity, listen, work, log) = (lock?, identity?, listen?, work?, log?);
+            Some(Self {
+                lock,
+                nodes,
+                identity,
+                pod,
+                kubernetes,
+                app_ready,
+                leadership_file,
+                listen,
+                control,
+                timing,
+                work,
+                log,
+                warnings,
+            })
         };
         faults.finish(build())
     }
@@ -247,12 +281,14 @@ impl DoctorConfig {
         let mut faults = Faults::default();
         let target = target(&args.lock, &args.redis, &args.timing, &mut faults);
         let next = nodes::next(&args.next, &mut faults);
+        let pod = pod(&args.pod, &mut faults);
+        let kubernetes = kubernetes::settings(&args.kubernetes, &pod, &mut faults);
         let measure = duration("--for", Some(&args.measure), &mut faults);
         if measure.is_some_and(|measure| measure > MEASURE_MOST) {
             faults.note("--for", Why::TooLarge);
         }
         let output = faults.keep("--output", value::output(&args.output.output));
-        let build = || Some(Self { target: target?, next, measure: measure?, output: output? });
+        let build = || Some(Self { target: target?, next, kubernetes, measure: measure?, output: output? });
         faults.finish(build())
     }
 }
@@ -451,7 +487,7 @@ fn timing(args: &TimingArgs, faults: &mut Faults) -> Option<Timing> {
     }))
 }
 
-fn pod(args: &IdentityArgs, faults: &mut Faults) -> Pod {
+fn pod(args: &PodArgs, faults: &mut Faults) -> Pod {
     let mut parse = |flag, text: &Option<String>| faults.keep(flag, value::pod_name(text.as_deref()?));
     Pod {
         name: parse("--pod-name", &args.pod_name),
@@ -464,9 +500,14 @@ fn identity(args: &IdentityArgs, pod: &Pod, faults: &mut Faults) -> Option<Ident
     let identity = match (&args.identity, &pod.name) {
         (Some(identity), _) => given("--identity", Some(identity), faults)?.to_owned(),
         (None, Some(name)) => name.clone(),
-        (None, None) => host_identity(&rustix::system::uname().nodename().to_string_lossy(), std::process::id()),
+        (None, None) => default_identity(),
     };
     faults.keep("--identity", Identity::parse(&identity))
+}
+
+/// Who a process is that nobody has named.
+pub(crate) fn default_identity() -> String {
+    host_identity(&rustix::system::uname().nodename().to_string_lossy(), std::process::id())
 }
 
 /// Two processes of one host are two replicas, so the host's name is not enough.
@@ -725,7 +766,7 @@ mod tests {
                 Command::Doctor(args) => DoctorConfig::from_args(&args).err(),
                 Command::Install(args) => InstallConfig::from_args(&args).err(),
                 Command::Completions(args) => CompletionsConfig::from_args(&args).err(),
-                Command::Run(_) | Command::Tied(_) => panic!(),
+                Command::Run(_) | Command::Tied(_) | Command::Guard(_) => panic!(),
             };
             error.map(|error| error.to_string()).unwrap_or_default()
         };

@@ -23,9 +23,12 @@
 //!
 #![doc = concat!("```no_run\n", include_str!("../examples/basic_lock.rs"), "```")]
 //!
+//! For an election with its promise, and a token for what the leader writes, there is
+//! [`election::Elector`]: it runs a piece of work on whichever replica leads.
+//!
 //! For other programs are [`redsync::Redsync`], [`redsync::Mutex`], [`redsync::LockHolder`], [`redsync::Options`] and
 //! [`redsync::MutexError`], with what their signatures name: they follow semantic versioning, and show no type of the
-//! crates beneath. All other modules are parts of the binary, public for its tests, and may change in any release.
+//! crates beneath. So do [`election::Elector`], its builder and its error, with [`election::timing::Wish`]. All other modules are parts of the binary, public for its tests, and may change in any release.
 //!
 //! # Overview
 //!
@@ -34,7 +37,7 @@
 //!        │
 //!       cli ──► config ──► app, which builds and ends all parts
 //!                           │
-//!    redsync::client ──Reply──► election::core ──► Leadership ──► watch ──► http ──► /readyz /leader /metrics
+//!    redsync::client ──Reply──► election::core ──► Leadership ──► watch ─┬► http ──► /readyz /leader /metrics
 //!          ▲                      (pure)                                      │
 //!          └────────Ask─────── election::driver ◄──────Request────────────────┘ control, signals
 //! ```
@@ -86,13 +89,20 @@
 //! | `election/timing` | the numbers, checked against each other |
 //! | `election/evidence` | what is known of one node, and whether its reply counts |
 //! | `election/core/*` | pure: the decisions of a standby, an attempt and a leader |
-//! | `election/driver`, `election/watch` | the only loop; the reader's half |
+//! | `election/history` | the last changes, for people |
+//! | `election/driver`, `election/watch`, `election/thread` | the only loop; the reader's half; the thread it runs on |
+//! | `election/elector`, `election/elector/*` | an election within a Rust program |
+//! | `kubernetes/*` | leadership told to Kubernetes: label, condition, Lease, Events; rights |
 //! | `metrics`, `metrics/definition` | every metric |
 //! | `http/*` | probes, report, stream, control; the server and its limits |
-//! | `command/*` | `status`, `doctor`, `wait`, `resign`, `drain`, `demo`, `install`, `completions` |
-//! | `cli`, `config`, `config/*` | flags and variables; parsing and checking, all faults at once |
+//! | `app_ready`, `app_ready/*` | the app's health as a condition of leadership; its three kinds of checks |
+//! | `leadership_file` | the report in a file |
+//! | `exec/*` | work that runs only while we lead: the wrapper's policy, the guardian, the ladder |
+//! | `command/*` | `status`, `doctor`, `wait`, `resign`, `drain`, `demo`, `install`, `completions`; a process tied to its parent |
+//! | `cli`, `cli/*`, `config`, `config/*` | flags and variables; parsing and checking, all faults at once |
 //! | `log`, `app`, `main` | the log's form; the wiring; exit codes |
 //! | `tests/it`, `tests/tidy`, `tests/readme` | the real binary on real servers; house rules; README against the program |
+//! | `tests/faults` | the real binary on real servers under random faults, drawn from seeds |
 //!
 //! ARCHITECTURE.md has the invariants, and how to add a flag, a metric or a kind.
 
@@ -100,8 +110,12 @@ pub mod clock;
 pub mod wall;
 pub mod redsync;
 pub mod election;
+pub mod kubernetes;
 pub mod metrics;
 pub mod http;
+pub mod app_ready;
+pub mod leadership_file;
+pub mod exec;
 pub mod command;
 pub mod cli;
 pub mod config;

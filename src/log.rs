@@ -29,6 +29,24 @@ pub enum LogFormat {
     Json,
 }
 
+impl LogSettings {
+    /// Whether lines are JSON, as stderr is now.
+    #[must_use]
+    pub fn is_json(self) -> bool {
+        self.format.is_json(std::io::stderr().is_terminal())
+    }
+}
+
+impl LogFormat {
+    const fn is_json(self, is_terminal: bool) -> bool {
+        match self {
+            Self::Auto => !is_terminal,
+            Self::Text => false,
+            Self::Json => true,
+        }
+    }
+}
+
 /// Names whose events are written: only our own. The crates below us print headers and passwords at trace level.
 const OURS: &str = "redleader";
 
@@ -45,11 +63,7 @@ where
     W: for<'a> fmt::MakeWriter<'a> + Send + Sync + 'static,
 {
     let LogSettings { level, format } = settings;
-    let is_json = match format {
-        LogFormat::Auto => !is_terminal,
-        LogFormat::Text => false,
-        LogFormat::Json => true,
-    };
+    let is_json = format.is_json(is_terminal);
     let lines = fmt::layer().with_writer(writer).with_ansi(false);
     let lines = if is_json {
         lines.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed()

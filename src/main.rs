@@ -9,6 +9,7 @@ use redleader::config::{
     CompletionsConfig, Config, ConfigError, DemoConfig, DoctorConfig, DrainConfig, InstallConfig, ResignConfig,
     StatusConfig, WaitConfig,
 };
+use redleader::exec::guardian;
 
 fn main() {
     let code = match cli::parse() {
@@ -34,7 +35,11 @@ fn dispatch(command: Command) -> u8 {
         Command::Install(args) => answer_at_once(InstallConfig::from_args(&args), install::install),
         Command::Completions(args) => answer_at_once(CompletionsConfig::from_args(&args), completions::completions),
         Command::Demo(args) => answer(DemoConfig::from_args(&args), demo::demo),
-        Command::Tied(args) => print(std::io::stderr(), tied::become_program(&args), Exit::Failed.code()),
+        Command::Guard(args) => print(std::io::stderr(), guardian::guard(&args), Exit::Failed.code()),
+        Command::Tied(args) => {
+            let error = tied::become_program(&args);
+            print(std::io::stderr(), &error, tied::code(&error))
+        }
     }
 }
 
@@ -44,7 +49,7 @@ fn candidate(config: Config) -> u8 {
         return print(std::io::stderr(), error, Exit::Failed.code());
     }
     match redleader::app::run(config) {
-        Ok(()) => Exit::Well.code(),
+        Ok(code) => code,
         Err(error) => print(std::io::stderr(), format_args!("redleader: {error}"), error.code()),
     }
 }

@@ -13,6 +13,7 @@ use prometheus::{Error, GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Op
 use crate::clock::Moment;
 use crate::election::event::{AcquireOutcome, Event, ExtendOutcome, ReleaseOutcome, StepDown};
 use crate::election::leadership::{Belief, Leadership, NodeView, State};
+use crate::kubernetes::{Code, Target};
 use crate::redsync::reply::{Kind, NodeIndex, Op};
 use crate::wall;
 
@@ -85,10 +86,23 @@ impl Metrics {
         }
     }
 
+    /// The metrics of one publisher, with nothing published yet.
+    #[must_use]
+    pub fn publisher(&self, target: Target) -> PublisherMetrics {
+        let metrics = PublisherMetrics { metrics: self.clone(), target };
+        metrics.pending(true);
+        metrics
+    }
+
     /// Notes how late the election's loop was.
     pub fn loop_lag(&self, lag: Duration) {
         let mut worst = self.0.lag.lock().unwrap_or_else(PoisonError::into_inner);
         worst.current = worst.current.max(lag);
+    }
+
+    /// Counts a leadership file that could not be written.
+    pub fn leadership_file_error(&self) {
+        self.0.counts.leadership_file_errors.with_label_values(&[self.0.lock.as_str()]).inc();
     }
 
     /// Counts what the core tells.
@@ -156,6 +170,31 @@ impl Metrics {
 
 const NO_LABELS: &[&str] = &[];
 
+/// The metrics of one publisher.
+#[derive(Clone, Debug)]
+pub struct PublisherMetrics {
+    metrics: Metrics,
+    target: Target,
+}
+
+impl PublisherMetrics {
+    /// What it publishes.
+    #[must_use]
+    pub const fn target(&self) -> Target {
+        self.target
+    }
+
+    /// Notes whether what is published differs from what is so.
+    pub fn pending(&self, pending: bool) {
+        self.metrics.0.counts.publish_pending.with_label_values(&[self.target.as_str()]).set(one_if(pending));
+    }
+
+    /// Counts a request that failed.
+    pub fn failed(&self, code: Code) {
+        self.metrics.0.counts.publish_errors.with_label_values(&[self.target.as_str(), code.as_str()]).inc();
+    }
+}
+
 /// What `transitions_total` counts.
 #[derive(Clone, Copy)]
 enum Transition {
@@ -211,6 +250,10 @@ struct Counts {
     failover_gap: HistogramVec,
     node_command: HistogramVec,
     node_errors: IntCounterVec,
+    leadership_file_errors: IntCounterVec,
+    publish_errors: IntCounterVec,
+    /// A publisher knows best, and nothing of it changes with time alone.
+    publish_pending: GaugeVec,
 }
 
 impl Counts {
@@ -227,6 +270,9 @@ impl Counts {
             failover_gap: histogram(registry, definition::FAILOVER_GAP, GAPS)?,
             node_command: histogram(registry, definition::NODE_COMMAND, DURATIONS)?,
             node_errors: counter(registry, definition::NODE_ERRORS)?,
+            leadership_file_errors: counter(registry, definition::LEADERSHIP_FILE_ERRORS)?,
+            publish_errors: counter(registry, definition::PUBLISH_ERRORS)?,
+            publish_pending: gauge(registry, definition::PUBLISH_PENDING)?,
         })
     }
 
@@ -249,8 +295,15 @@ impl Counts {
         for outcome in ReleaseOutcome::ALL {
             self.release_attempts.with_label_values(&[lock, outcome.as_str()]);
         }
+        for target in Target::ALL {
+            for code in Code::ALL {
+                self.publish_errors.with_label_values(&[target.as_str(), code.as_str()]);
+            }
+            self.publish_pending.with_label_values(&[target.as_str()]);
+        }
         self.extend_margin.with_label_values(&[lock]);
         self.failover_gap.with_label_values(&[lock]);
+        self.leadership_file_errors.with_label_values(&[lock]);
         for node in nodes {
             for op in Op::ALL {
                 self.node_command.with_label_values(&[node.as_str(), op.as_str()]);
@@ -282,6 +335,7 @@ struct Gauges {
     quorum_reachable: GaugeVec,
     list_mismatch: GaugeVec,
     quarantine: GaugeVec,
+    app_healthy: GaugeVec,
     loop_age: GaugeVec,
     loop_lag: GaugeVec,
 }
@@ -307,6 +361,7 @@ impl Gauges {
             quorum_reachable: gauge(registry, definition::QUORUM_REACHABLE)?,
             list_mismatch: gauge(registry, definition::LIST_MISMATCH)?,
             quarantine: gauge(registry, definition::QUARANTINE)?,
+            app_healthy: gauge(registry, definition::APP_HEALTHY)?,
             loop_age: gauge(registry, definition::LOOP_AGE)?,
             loop_lag: gauge(registry, definition::LOOP_LAG)?,
         })
@@ -340,6 +395,7 @@ impl Gauges {
         set_or_remove(&self.leader_since, lock, at(|belief| belief.since));
         set_or_remove(&self.last_extend, lock, at(|belief| belief.extended_at));
 
+        set_or_remove(&self.app_healthy, lock, leadership.app_healthy.map(one_if));
         self.quorum_required.with_label_values(lock).set(leadership.quorum as f64);
         self.quorum_reachable.with_label_values(lock).set(leadership.reachable() as f64);
         self.list_mismatch.with_label_values(lock).set(one_if(leadership.list_mismatch));

@@ -17,9 +17,10 @@ use tokio::task::JoinSet;
 use crate::clock::{BootTimer, now};
 use crate::command::doctor::change::Change;
 use crate::command::doctor::clock::Clock;
-use crate::command::doctor::finding::{Finding, Severity, merge};
+use crate::command::doctor::finding::{Finding, Problem, Severity, merge};
 use crate::command::{Exit, Said};
 use crate::config::{DoctorConfig, Output, Target};
+use crate::kubernetes::{Api, Settings};
 use crate::redsync::error::Failure;
 use crate::redsync::node::NodeSettings;
 use crate::redsync::node::probe::{ClockLine, Facts, Reading, probe};
@@ -47,7 +48,7 @@ struct Report<'a> {
 
 /// Examines all nodes, and the change of the list if one is planned.
 pub async fn doctor(config: DoctorConfig) -> Said {
-    let DoctorConfig { target, next, measure, output } = config;
+    let DoctorConfig { target, next, kubernetes, measure, output } = config;
     if !measure.is_zero() && io::stderr().is_terminal() {
         // For whoever would think that it hangs; with nobody to read it, it is still worth measuring.
         let _ = writeln!(io::stderr(), "measuring the nodes' clocks for {}", humantime::format_duration(measure));
@@ -60,6 +61,9 @@ pub async fn doctor(config: DoctorConfig) -> Said {
     let change = next.map(|next| Change::new(&target.nodes, &next));
     let mut findings = judge::judge(&target, &nodes);
     findings.extend(change.as_ref().and_then(|change| change.finding(target.timing.quarantine())));
+    if let Some(settings) = kubernetes {
+        findings.extend(publishing(&settings).await);
+    }
     let findings = merge(findings);
     let exit = match findings.iter().map(|finding| finding.severity).max() {
         None => Exit::Well,
@@ -72,6 +76,19 @@ pub async fn doctor(config: DoctorConfig) -> Said {
         Output::Json => page::json(&report),
     };
     Said { text, exit }
+}
+
+/// What would keep leadership from being published, as far as the API server tells.
+async fn publishing(settings: &Settings) -> Option<Finding> {
+    let api = match Api::connect(settings.proxy.as_ref()) {
+        Ok(api) => api,
+        Err(why) => return Some(Finding::of_all(Problem::Kubernetes, why.to_string())),
+    };
+    match settings.missing_rights(&api).await {
+        Ok(None) => None,
+        Ok(Some(missing)) => Some(Finding::of_all(Problem::Rights, missing)),
+        Err(failure) => Some(Finding::of_all(Problem::Kubernetes, format!("the Kubernetes API: {failure}"))),
+    }
 }
 
 /// All nodes at once, in the order given.

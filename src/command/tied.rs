@@ -29,3 +29,9 @@ pub fn become_program(args: &TiedArgs) -> io::Error {
     let error = Command::new(program).args(rest).exec();
     io::Error::new(error.kind(), format!("{}: {error}", program.display()))
 }
+
+/// How a process ends that could not become the program: as a shell ends, 127 if it was not found, else 126.
+#[must_use]
+pub fn code(error: &io::Error) -> u8 {
+    if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
+}

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::app_ready::CheckError;
 use crate::http::control::{ControlAddress, ControlAddressError};
 use crate::redsync::name::NameError;
 use crate::redsync::url::NodeUrlError;
@@ -36,6 +37,18 @@ pub enum Why {
     /// More than a day by far.
     #[error("is too large")]
     TooLarge,
+    /// Below what can work.
+    #[error("must be at least {0}")]
+    TooSmall(&'static str),
+    /// A path where no file can be.
+    #[error("names no file but a directory")]
+    NoFile,
+    /// Not a check of an app.
+    #[error(transparent)]
+    Check(#[from] CheckError),
+    /// Words cannot be told apart.
+    #[error("has a quote that is not closed")]
+    OpenQuote,
     /// Anything else than a duration.
     #[error("is no duration: write it like 500ms, 8s or 1m30s")]
     NoDuration,
@@ -60,6 +73,14 @@ pub enum Why {
     /// A name that Kubernetes does not give.
     #[error("must have 1 to 253 characters out of a-z, A-Z, 0-9, `.` and `-`")]
     NoPodName,
+    /// A name that no object of Kubernetes can have.
+    #[error(
+        "must be a DNS name: at most 253 characters out of a-z, 0-9, `-` and `.`, each part with a letter or digit at its ends"
+    )]
+    NoObjectName,
+    /// Not a proxy that we go through.
+    #[error("must be http://HOST:PORT, without user, password or path")]
+    NoProxy,
     /// A URL that names no node.
     #[error("{place} {position} {why}")]
     Url {

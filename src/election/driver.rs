@@ -99,6 +99,8 @@ impl Driver {
                 },
                 request = self.requests.recv() => {
                     let request = request.ok_or(ElectionError::Lost("request channel"))?;
+                    #[cfg(feature = "mutant-panic")]
+                    assert!(request != Request::Drain, "planted: the tests want a panic in the middle of an election");
                     self.core.handle_request(clock::now(), &request);
                 }
                 () = woken.notified() => self.core.handle_wake(clock::now()),
@@ -124,12 +126,17 @@ impl Driver {
             actions.push(action);
         }
         let told = if actions.is_empty() { None } else { Some(leadership.clone()) };
-        self.publisher.publish(leadership);
+        let disbelieved = self.publisher.publish(leadership);
         for action in actions {
             match action {
                 Action::Ask(node, ask) => self.client.ask(node, ask),
-                Action::Tell(event) => {
+                Action::Tell(mut event) => {
+                    // The core decides it a moment before any reader can know.
+                    if let Event::SteppedDown { at, .. } = &mut event {
+                        *at = disbelieved.max(*at);
+                    }
                     self.metrics.event(&event);
+                    self.publisher.note(&event, now);
                     if let Some(leadership) = &told {
                         self.log(now, leadership, &event);
                     }

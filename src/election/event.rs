@@ -46,6 +46,15 @@ impl StepDown {
         Self::HookFailed,
     ];
 
+    /// Whether extends may go on while the work stops: nobody but ourselves wants this leadership to end.
+    #[must_use]
+    pub const fn is_voluntary(self) -> bool {
+        match self {
+            Self::Shutdown | Self::Resign | Self::AppUnhealthy | Self::ChildExited | Self::HookFailed => true,
+            Self::RenewTimeout | Self::Lost | Self::Expired | Self::Superseded | Self::MaxFailedExtends => false,
+        }
+    }
+
     /// The label and log field.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -14,6 +14,8 @@ const RATE_AFTER: Duration = Duration::from_secs(30);
 pub(super) struct Evidence {
     /// Why its latest word was no answer; cleared by an answer.
     pub(super) failed: Option<Kind>,
+    /// Its latest word was no answer, or it has none any more: what is known of the server behind its name is old.
+    pub(super) is_silent: bool,
     /// Its state was written by a later version.
     pub(super) newer: bool,
     /// The error that was last told of it.
@@ -119,8 +121,12 @@ impl Evidence {
     /// stepped. The only run that was ever seen of a node is not young.
     pub(super) fn doubtful_until(&self, quarantine: Duration) -> Option<Moment> {
         let run = self.run.as_ref()?;
-        let young = run.follows_another.then_some(run.since);
-        young.max(run.stepped).map(|since| since + quarantine)
+        self.changed_at().max(run.stepped).map(|since| since + quarantine)
+    }
+
+    /// Since when the name leads to another run than before; `None` if it has led to one only.
+    pub(super) fn changed_at(&self) -> Option<Moment> {
+        self.run.as_ref().filter(|run| run.follows_another).map(|run| run.since)
     }
 
     /// Whether `reply` was sent after the node's last `lost`.

@@ -140,6 +140,8 @@ pub struct Leadership {
     pub draining: bool,
     /// Its belief to lead, if any; ask [`Leadership::is_leading`] with the time.
     pub belief: Option<Belief>,
+    /// The leadership whose guarded work has not been reported as stopped: no new attempt is made before.
+    pub work: Option<Token>,
     /// Who else was last seen to hold.
     pub holder: Option<Holder>,
     /// Why the last leadership of this replica ended.
@@ -152,6 +154,8 @@ pub struct Leadership {
     pub quorum_seen: Option<Moment>,
     /// The holder works with another list of nodes.
     pub list_mismatch: bool,
+    /// Whether the app is healthy; `None` where that is no condition of leadership.
+    pub app_healthy: Option<bool>,
     /// The nodes, in the configured order.
     pub nodes: Vec<NodeView>,
 }
@@ -216,33 +220,56 @@ impl Leadership {
         waits.get(self.quorum - 1).copied().filter(|left| !left.is_zero())
     }
 
+    /// When time alone changes what is reported, if it does: a hung election must not keep a reader believing.
+    #[must_use]
+    pub fn next_turn(&self, now: Moment) -> Option<Moment> {
+        let belief = self.belief.as_ref();
+        let turns = [
+            belief.map(|belief| belief.work_until),
+            belief.map(|belief| belief.deadline),
+            self.holder.as_ref().map(|holder| holder.until),
+        ];
+        turns.into_iter().flatten().filter(|turn| now < *turn).min()
+    }
+
     /// What the replica does and why, in one line: the body of `/readyz`.
     #[must_use]
     pub fn reason(&self, now: Moment) -> String {
         let state = self.state(now).as_str();
+        let is_sick = self.app_healthy == Some(false);
         if let Some(belief) = self.belief(now) {
             return match belief.stepping_down {
+                None if self.is_leading(now) && is_sick => format!(
+                    "{state}: leading with token {} though the app is not healthy, since nobody else did",
+                    belief.token
+                ),
                 None if self.is_leading(now) => format!("{state}: leading with token {}", belief.token),
                 None => format!("{state}: {}", StepDown::RenewTimeout.as_str()),
                 Some(reason) => format!("{state}: {}", reason.as_str()),
             };
         }
+        let sick = if is_sick { "the app is not healthy; " } else { "" };
+        format!("{state}: {sick}{}", self.standing(now))
+    }
+
+    /// Why a replica that does not lead does not, its app aside.
+    fn standing(&self, now: Moment) -> String {
         if self.able() < self.quorum {
-            return format!("{state}: {}", self.unable());
+            return self.unable();
         }
         if let Some(left) = self.quarantine_left(now) {
             return format!(
-                "{state}: nodes in quarantine for {:.1} s more (they are new to this lock or were restarted, and may \
+                "nodes in quarantine for {:.1} s more (they are new to this lock or were restarted, and may \
                  have forgotten a grant)",
                 left.as_secs_f64()
             );
         }
         match self.holder(now) {
             Some(holder) => match holder.owner.identity() {
-                Some(identity) => format!("{state}: held by {identity}"),
-                None => format!("{state}: held by a holder that is not redleader"),
+                Some(identity) => format!("held by {identity}"),
+                None => "held by a holder that is not redleader".to_owned(),
             },
-            None => format!("{state}: no holder is known"),
+            None => "no holder is known".to_owned(),
         }
     }
 

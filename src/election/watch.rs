@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::watch;
 
 use crate::clock::{self, Moment};
+use crate::election::event::Event;
+use crate::election::history::{History, Past};
 use crate::election::leadership::Leadership;
 
 /// Reads leadership. Cheap to clone; it gives no way to change anything.
@@ -13,6 +15,7 @@ use crate::election::leadership::Leadership;
 pub struct Watch {
     value: watch::Receiver<Arc<Leadership>>,
     pulse: Arc<AtomicU64>,
+    history: History,
 }
 
 /// The driver's half.
@@ -20,6 +23,7 @@ pub struct Watch {
 pub struct Publisher {
     value: watch::Sender<Arc<Leadership>>,
     pulse: Arc<AtomicU64>,
+    history: History,
 }
 
 /// A watch that says `first` until something is published.
@@ -27,7 +31,11 @@ pub struct Publisher {
 pub fn channel(first: Leadership) -> (Publisher, Watch) {
     let (sender, receiver) = watch::channel(Arc::new(first));
     let pulse = Arc::new(AtomicU64::new(clock::now().as_micros()));
-    (Publisher { value: sender, pulse: Arc::clone(&pulse) }, Watch { value: receiver, pulse })
+    let history = History::default();
+    (
+        Publisher { value: sender, pulse: Arc::clone(&pulse), history: history.clone() },
+        Watch { value: receiver, pulse, history },
+    )
 }
 
 impl Watch {
@@ -54,6 +62,12 @@ impl Watch {
         self.value.changed().await.is_ok()
     }
 
+    /// The last changes, the latest first.
+    #[must_use]
+    pub fn latest(&self) -> Vec<Past> {
+        self.history.latest()
+    }
+
     /// When the loop last turned.
     #[must_use]
     pub fn last_tick(&self) -> Moment {
@@ -62,19 +76,74 @@ impl Watch {
 }
 
 impl Publisher {
-    /// Publishes `leadership` if it differs from what was published last.
-    pub fn publish(&self, leadership: Leadership) {
+    /// Publishes `leadership` if it differs from what was published last. Gives the moment by which every reader has
+    /// stopped to believe the earlier value: now, or its deadline if that came first.
+    pub fn publish(&self, leadership: Leadership) -> Moment {
+        let mut deadline = None;
         self.value.send_if_modified(|current| {
+            deadline = current.belief.as_ref().map(|belief| belief.deadline);
             let differs = **current != leadership;
             if differs {
                 *current = Arc::new(leadership);
             }
             differs
         });
+        let now = clock::now();
+        deadline.map_or(now, |deadline| deadline.min(now))
+    }
+
+    /// Notes what an event changes, for people who come later.
+    pub fn note(&self, event: &Event, now: Moment) {
+        self.history.note(event, now);
     }
 
     /// Notes that the loop turns.
     pub fn tick(&self, now: Moment) {
         self.pulse.store(now.as_micros(), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::election::leadership::{Belief, State};
+
+    fn leadership(deadline: Option<Moment>) -> Leadership {
+        let belief = |deadline| Belief {
+            token: 1,
+            since: clock::now(),
+            work_until: deadline,
+            deadline,
+            extended_at: clock::now(),
+            stepping_down: None,
+        };
+        Leadership {
+            phase: State::Standby,
+            draining: false,
+            belief: deadline.map(belief),
+            holder: None,
+            last_step_down: None,
+            quarantine: Duration::from_secs(1),
+            quorum: 1,
+            quorum_seen: None,
+            list_mismatch: false,
+            work: None,
+            app_healthy: None,
+            nodes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn belief_ends_when_it_is_taken_back_and_never_after_its_deadline() {
+        let ends_in = |deadline: Moment| {
+            let (publisher, _watch) = channel(leadership(Some(deadline)));
+            publisher.publish(leadership(None))
+        };
+        let before = clock::now();
+        let ended = ends_in(before + Duration::from_secs(60));
+        assert!(before <= ended && ended <= clock::now());
+        assert_eq!(ends_in(before), before);
     }
 }

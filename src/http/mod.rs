@@ -22,6 +22,7 @@ use crate::clock::Moment;
 use crate::election::leadership::Leadership;
 use crate::election::request::Request;
 use crate::election::watch::Watch;
+use crate::kubernetes::Routing;
 use crate::metrics::{self, Metrics};
 
 mod connection;
@@ -51,6 +52,8 @@ pub struct Endpoints {
     pub ttl: Duration,
     /// Where control sends what it is asked to do.
     pub requests: mpsc::Sender<Request>,
+    /// Whether the pod may be labelled as the leader; `None`: no label is published.
+    pub routing: Option<Routing>,
 }
 
 /// The paths that anybody may ask, for `--listen`.
@@ -104,8 +107,14 @@ fn front(endpoints: &Endpoints, headers: &HeaderMap) -> Response {
     if !wants_page {
         return json(&Name { name: report.holder.unwrap_or_default() });
     }
-    let mut response = respond(StatusCode::OK, "text/html; charset=utf-8", Body::from(page::page(&report)));
-    response.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(page::POLICY));
+    let nonce = match page::nonce() {
+        Ok(nonce) => nonce,
+        Err(why) => return line(StatusCode::SERVICE_UNAVAILABLE, format_args!("no random numbers: {why}")),
+    };
+    let policy = HeaderValue::try_from(page::policy(&nonce)).expect("a nonce is base64");
+    let frame = page::Frame { ttl: endpoints.ttl, past: endpoints.watch.latest(), now, nonce };
+    let mut response = respond(StatusCode::OK, "text/html; charset=utf-8", Body::from(page::page(&report, &frame)));
+    response.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
     response
 }
 

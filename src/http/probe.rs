@@ -4,6 +4,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 
 use super::{Endpoints, line, look};
+use crate::kubernetes::Routing;
 
 /// `/readyz`: 200 only while this replica leads at this very moment, else 503; the reason either way.
 pub(super) fn ready(endpoints: &Endpoints) -> Response {
@@ -35,10 +36,21 @@ pub(super) fn live(endpoints: &Endpoints) -> Response {
     }
 }
 
-/// `/routez`: 503 while the pod may be labelled leader and this replica does not lead. No label is published, so whoever
-/// routes by one finds nothing here that is wrong.
-pub(super) fn routed(_endpoints: &Endpoints) -> Response {
-    line(StatusCode::OK, "no label is published: nothing is routed by one")
+/// `/routez`: 503 while the pod may be labelled leader and this replica does not lead, else 200. Whoever routes by the
+/// label is then right also while nobody can change it.
+pub(super) fn routed(endpoints: &Endpoints) -> Response {
+    let (leadership, now) = look(endpoints);
+    let may_be_labelled = endpoints.routing.as_ref().map(Routing::may_be_labelled);
+    let leads = leadership.is_leading(now);
+    match may_be_labelled {
+        None => line(StatusCode::OK, "no label is published: nothing is routed by one"),
+        Some(_) if leads => line(StatusCode::OK, leadership.reason(now)),
+        Some(false) => line(StatusCode::OK, "the pod is not labelled as the leader"),
+        Some(true) => line(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format_args!("the pod may be labelled as the leader; {}", leadership.reason(now)),
+        ),
+    }
 }
 
 fn good(yes: bool) -> StatusCode {

@@ -14,8 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::report::{Replica, Report};
 use super::{line, respond};
-use crate::clock::{BootTimer, Moment};
-use crate::election::leadership::Leadership;
+use crate::clock::BootTimer;
 use crate::election::watch::Watch;
 
 /// Streams that may be open at a time: each holds a timer and a connection for as long as its client likes.
@@ -63,7 +62,7 @@ impl Feed {
             let _ = self.watch.changed().now_or_never();
             return Some(self.event());
         }
-        let turn = next_turn(&self.watch.leadership(), self.watch.now());
+        let turn = self.watch.leadership().next_turn(self.watch.now());
         if let Some(turn) = turn {
             self.timer.arm(turn).ok()?;
         }
@@ -86,15 +85,4 @@ impl Feed {
         let json = serde_json::to_string(&report).expect("a struct of texts and numbers is always JSON");
         format!("data: {json}\n\n")
     }
-}
-
-/// When time alone changes what is reported: a hung election must not keep a client believing.
-fn next_turn(leadership: &Leadership, now: Moment) -> Option<Moment> {
-    let belief = leadership.belief.as_ref();
-    let turns = [
-        belief.map(|belief| belief.work_until),
-        belief.map(|belief| belief.deadline),
-        leadership.holder.as_ref().map(|holder| holder.until),
-    ];
-    turns.into_iter().flatten().filter(|turn| now < *turn).min()
 }

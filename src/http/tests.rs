@@ -55,7 +55,7 @@ impl Server {
         let identity = Identity::parse("pod-1").unwrap();
         let metrics = Metrics::new("job", identity.as_str(), &["a:1", "b:1", "c:1"].map(str::to_owned)).unwrap();
         let replica = Replica::new(LockName::parse("job").unwrap(), identity).unwrap();
-        let router = router(Endpoints { watch, metrics, replica, ttl, requests });
+        let router = router(Endpoints { watch, metrics, replica, ttl, requests, routing: None });
         let address = listener.local_addr();
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async {
@@ -161,12 +161,14 @@ fn standby() -> Leadership {
         phase: Phase::Standby,
         draining: false,
         belief: None,
+        work: None,
         holder: None,
         last_step_down: None,
         quarantine: Duration::from_millis(8800),
         quorum: 2,
         quorum_seen: Some(clock::now()),
         list_mismatch: false,
+        app_healthy: None,
         nodes: vec![node("a:1"), node("b:1"), node("c:1")],
     }
 }

@@ -77,6 +77,14 @@ definitions! {
         "Whether the holder works with another list of nodes than this replica."
     QUARANTINE "redleader_quarantine_seconds" ["lock"]
         "The quarantine in use: how long a node that may have forgotten a grant has no vote."
+    APP_HEALTHY "redleader_app_healthy" ["lock"]
+        "Whether the app is healthy; absent unless --app-ready is given."
+    LEADERSHIP_FILE_ERRORS "redleader_leadership_file_errors_total" ["lock"]
+        "Times that the leadership file could not be written."
+    PUBLISH_ERRORS "redleader_publish_errors_total" ["target", "code"]
+        "Requests to the Kubernetes API that failed, by what was to be published and how."
+    PUBLISH_PENDING "redleader_publish_pending" ["target"]
+        "Whether what is published in Kubernetes differs from what is so, or is not known."
     LOOP_LAG "redleader_event_loop_lag_seconds" []
         "The largest delay of the election's loop within the last minute or two."
     LOOP_AGE "redleader_loop_tick_age_seconds" []

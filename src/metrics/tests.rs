@@ -25,12 +25,14 @@ fn standby() -> Leadership {
         phase: State::Standby,
         draining: false,
         belief: None,
+        work: None,
         holder: None,
         last_step_down: None,
         quarantine: 9 * SECOND,
         quorum: 2,
         quorum_seen: None,
         list_mismatch: false,
+        app_healthy: Some(true),
         nodes: vec![node("a:1"), node("b:1"), node("c:1")],
     }
 }
@@ -236,4 +238,70 @@ fn a_lag_is_seen_by_every_scraper_for_a_minute_and_then_forgotten() {
     metrics.loop_lag(SECOND);
     metrics.loop_lag(SECOND / 2);
     assert_eq!([lag(1), lag(1), lag(61), lag(90), lag(121), lag(122)], [1.0, 1.0, 1.0, 1.0, 1.0, 0.0]);
+}
+
+/// A replica with `count` nodes, after so many transitions between itself and holders of ever new names.
+fn after(transitions: u64, count: usize) -> BTreeMap<String, f64> {
+    let nodes: Vec<String> = (0..count).map(|index| format!("redis-{index}:6379")).collect();
+    let metrics = Metrics::new("job", "pod-1", &nodes).unwrap();
+    let now = clock::now();
+    let mut leadership = leading(now);
+    let node = leadership.nodes[0].clone();
+    leadership.nodes = nodes.iter().map(|name| NodeView { name: name.clone(), ..node.clone() }).collect();
+    for node in &mut leadership.nodes {
+        (node.clock_offset_us, node.clock_rate_ppm) = (Some(1), Some(1));
+    }
+    for number in 0..transitions {
+        let at = now + Duration::from_millis(number);
+        let reason = StepDown::ALL[usize::try_from(number).unwrap() % StepDown::ALL.len()];
+        let kind = Kind::ALL[usize::try_from(number).unwrap() % Kind::ALL.len()];
+        let owner = Owner::new(&Identity::parse(&format!("pod-{number}")).unwrap(), [7; 16]);
+        metrics.event(&Event::Elected { token: number, at, deadline: at, gap: Some(SECOND) });
+        metrics.event(&Event::SteppedDown { token: number, reason, at });
+        metrics.event(&Event::HolderChanged { owner: Some(owner.clone()), token: Some(number) });
+        metrics.node_error(usize::try_from(number).unwrap() % count, kind);
+        if number % 100 == 0 {
+            let holder = Some(Holder { owner, token: Some(number), until: now + 1000 * SECOND });
+            let held = Leadership { belief: None, phase: State::Standby, holder, ..leadership.clone() };
+            assert!(metrics.render(&held, now, now).contains("redleader_holder_info"));
+        }
+    }
+    samples(&metrics.render(&leadership, now, now))
+}
+
+#[test]
+fn the_number_of_series_depends_on_the_nodes_and_on_nothing_that_happens() {
+    let mut counts = Vec::new();
+    for nodes in [3, 5, 7] {
+        let (before, later) = (after(0, nodes), after(10_000, nodes));
+        let names = |of: &BTreeMap<String, f64>| of.keys().cloned().collect::<BTreeSet<_>>();
+        assert_eq!(names(&before), names(&later), "{nodes} nodes");
+        counts.push(later.len());
+    }
+    println!("series of a replica with 3, 5 and 7 nodes: {counts:?}");
+    assert_eq!(counts[1] - counts[0], counts[2] - counts[1], "each node adds the same number");
+    assert!(counts[2] < 1300, "{counts:?}");
+}
+
+#[test]
+fn every_value_of_a_label_is_a_word_of_a_closed_set_or_a_configured_name() {
+    let mut words: BTreeSet<String> = ["job", "pod-1", env!("CARGO_PKG_VERSION"), "+Inf"].map(str::to_owned).into();
+    words.extend((0..3).map(|index| format!("redis-{index}:6379")));
+    words.extend(Target::ALL.map(|word| word.as_str().to_owned()));
+    words.extend(Code::ALL.map(|word| word.as_str().to_owned()));
+    words.extend(State::ALL.map(|word| word.as_str().to_owned()));
+    words.extend(StepDown::ALL.map(|word| word.as_str().to_owned()));
+    words.extend(AcquireOutcome::ALL.map(|word| word.as_str().to_owned()));
+    words.extend(ExtendOutcome::ALL.map(|word| word.as_str().to_owned()));
+    words.extend(ReleaseOutcome::ALL.map(|word| word.as_str().to_owned()));
+    words.extend(Transition::ALL.map(|word| word.as_str().to_owned()));
+    words.extend(Op::ALL.map(|word| word.as_str().to_owned()));
+    words.extend(Kind::ALL.map(|word| word.as_str().to_owned()));
+    for sample in after(1000, 3).keys() {
+        for (at, _) in sample.match_indices("=\"") {
+            let value = sample[at + 2..].split('"').next().unwrap();
+            let is_bound = sample[..at].ends_with("le") && value.parse::<f64>().is_ok();
+            assert!(is_bound || words.contains(value), "{sample}");
+        }
+    }
 }

@@ -5,7 +5,7 @@
 use std::io;
 use std::sync::Arc;
 
-use redis::{ErrorKind, RedisError, ServerError};
+use redis::{ErrorKind, RedisError, ServerError, Value};
 use thiserror::Error;
 
 use crate::redsync::reply::Kind;
@@ -112,6 +112,17 @@ pub fn classify(text: &str) -> Kind {
     // 5.x and 6.x wrap whatever goes wrong in a script: `ERR Error running script (call to f_…): @user_script:3: -OOM …`.
     let wrapped = text.strip_prefix("ERR Error running script").unwrap_or_default();
     wrapped.split(' ').find_map(|word| kind_of_code(word.trim_start_matches('-'))).unwrap_or(Kind::Unknown)
+}
+
+/// Whether a call of EVALSHA was refused as such, before any script ran: a proxy or a server that lacks the command, or
+/// a user who may not use it. EVAL may be had all the same.
+pub(crate) fn is_evalsha_refused(reply: &Value) -> bool {
+    let Value::ServerError(error) = reply else { return false };
+    let text = text(error);
+    let kind = classify(&text);
+    // Where a command that a script calls is missing, the script has run.
+    let is_missing = kind == Kind::Unsupported && !text.contains("called from");
+    is_missing || kind == Kind::Noperm && text.to_ascii_lowercase().contains("'evalsha")
 }
 
 fn kind_of_code(word: &str) -> Option<Kind> {

@@ -2,7 +2,7 @@
 //!
 //! A node is one task that owns all its state and takes what comes in turn: asks, answers, the end of a connection or
 //! a dial, its timer. It has no policy: it resends nothing and tries nothing twice, save the whole script for one that
-//! the server did not know.
+//! the server did not know, or where EVALSHA is not to be had.
 
 mod connection;
 mod credentials;
@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 use tracing::debug;
 
 use crate::clock::{self, BootTimer, Moment};
-use crate::redsync::error::Failure;
+use crate::redsync::error::{self, Failure};
 use crate::redsync::reply::{AttemptId, Input, Kind, NodeEvent, NodeIndex, Op, Outcome, What};
 use crate::redsync::script::{self, Scripts};
 use crate::redsync::url::NodeUrl;
@@ -248,7 +248,9 @@ impl Node {
                 return self.close(id, failure).await;
             }
         };
-        if let (Some(call), true) = (whole, is_unknown_script(&reply)) {
+        let takes_no_names = error::is_evalsha_refused(&reply);
+        connection.may_name_scripts &= whole.is_none() || !takes_no_names;
+        if let (Some(call), true) = (whole, takes_no_names || is_unknown_script(&reply)) {
             if !pending.is_over(*self.live.borrow()) {
                 if let Some(connection) = connection_of(&mut self.current, &mut self.retired, id) {
                     connection.send_whole(pending, &call, &mut self.tasks);

@@ -99,13 +99,13 @@ end
 
 -- Rule 4: how long the key is still owed to its owner although it is missing (deleted or evicted), if that is another
 -- than the one who asks; else nil. A node whose clock went back owes it no longer than it was asked for, and no less:
--- nobody can tell how much of that time has passed.
+-- nobody can tell how much of that time has passed. As a key does, it lasts through its last millisecond.
 local function owed_to_another(asker, writes)
   local till = kept['until']
-  if not kept.owner or kept.owner == asker or till <= now then return nil end
+  if not kept.owner or kept.owner == asker or till < now then return nil end
   if till > now + kept.ttl then
     till = now + kept.ttl
     if writes then redis.call('HSET', state, 'until', digits(till)) end
   end
-  if till > now then return till - now end
+  return till - now
 end

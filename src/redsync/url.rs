@@ -93,8 +93,8 @@ pub enum NodeUrlError {
     /// A parameter that is not known.
     #[error("has parameters: only unix:// takes one, ?db=N")]
     Parameters,
-    /// A socket without an absolute path, or with a user or host.
-    #[error("must name a socket by its absolute path alone, as in unix:///run/redis.sock")]
+    /// A socket without an absolute path, with a user or host, or with a control character in its path.
+    #[error("must name a socket by its absolute path alone, without control characters, as in unix:///run/redis.sock")]
     Socket,
     /// The user or password is not UTF-8 once decoded.
     #[error(
@@ -158,7 +158,12 @@ impl NodeUrl {
         if !path.starts_with('/') {
             return Err(NodeUrlError::Socket);
         }
-        let path = PathBuf::from(decode(path)?);
+        let path = decode(path)?;
+        // The path is the node's name in logs and labels, where a line is a line.
+        if path.contains(char::is_control) {
+            return Err(NodeUrlError::Socket);
+        }
+        let path = PathBuf::from(path);
         Ok(Self { endpoint: Endpoint::Unix(path), db, username: None, password: None })
     }
 
@@ -327,6 +332,7 @@ mod tests {
             ("redis://h/1/2", NodeUrlError::Database),
             ("redis://h?protocol=3", NodeUrlError::Parameters),
             ("unix://run/redis.sock", NodeUrlError::Socket),
+            ("unix:/%127.0.0.1", NodeUrlError::Socket),
             ("unix:///run/redis.sock?user=u", NodeUrlError::Parameters),
             ("unix:///run/redis.sock?db=x", NodeUrlError::Database),
         ] {

@@ -53,6 +53,8 @@ pub(super) enum Problem {
     Channel,
     /// Scripts may not ask INFO.
     ScriptInfo,
+    /// EVALSHA is not to be had.
+    Evalsha,
     /// A lock key without an expiry.
     NoExpiry,
     /// A lock key of somebody else.
@@ -63,6 +65,10 @@ pub(super) enum Problem {
     Ttl,
     /// The node has no vote yet.
     Quarantined,
+    /// The Kubernetes API cannot be asked.
+    Kubernetes,
+    /// The service account lacks rights.
+    Rights,
 }
 
 impl Problem {
@@ -84,11 +90,14 @@ impl Problem {
             Self::OneHost => "one-host",
             Self::Channel => "channel",
             Self::ScriptInfo => "script-info",
+            Self::Evalsha => "evalsha",
             Self::NoExpiry => "no-expiry",
             Self::Foreign => "foreign",
             Self::List => "list",
             Self::Ttl => "ttl",
             Self::Quarantined => "quarantined",
+            Self::Kubernetes => "kubernetes",
+            Self::Rights => "rights",
         }
     }
 
@@ -107,11 +116,14 @@ impl Problem {
             | Self::OneHost
             | Self::Channel
             | Self::ScriptInfo
+            | Self::Evalsha
             | Self::NoExpiry
             | Self::Foreign
             | Self::List
             | Self::Ttl
-            | Self::Quarantined => Severity::Warning,
+            | Self::Quarantined
+            | Self::Kubernetes
+            | Self::Rights => Severity::Warning,
         }
     }
 
@@ -135,11 +147,13 @@ impl Problem {
             Self::OneHost => "they fail together, and then nobody leads",
             Self::Channel => "a hand-over waits for timers: up to ttl/2 in place of milliseconds",
             Self::ScriptInfo => "safe, but a restart is noticed only with the connection",
+            Self::Evalsha => "safe, but each request carries a whole script",
             Self::NoExpiry => "it never ends by itself, so its vote is void",
             Self::Foreign => "excluded with Redsync's guarantee only, not after an empty restart",
             Self::List => "two can lead if the lists differ by more than one node",
             Self::Ttl => "the quarantine grows to the larger ttl",
             Self::Quarantined => "its vote does not count yet: it may have forgotten a grant",
+            Self::Kubernetes | Self::Rights => "leadership goes on, and Kubernetes is not told of it",
         }
     }
 
@@ -160,11 +174,14 @@ impl Problem {
             Self::OneHost => "spread the nodes over machines",
             Self::Channel => "allow the lock's channel, with PUBLISH and SUBSCRIBE",
             Self::ScriptInfo => "let scripts call INFO, or reach the server without the proxy",
+            Self::Evalsha => "allow EVALSHA, or reach the server without the proxy",
             Self::NoExpiry => "find who wrote it, then DEL it, or choose another --lock",
             Self::Foreign => "let every contender be redleader, or choose another --lock",
             Self::List => "give every replica the same --redis, in the same spelling",
             Self::Ttl => "give every replica the same --ttl",
             Self::Quarantined => "wait, and restart nodes one at a time",
+            Self::Kubernetes => "check the API server, the service account and --kube-proxy",
+            Self::Rights => "grant them in its Role",
         }
     }
 }
@@ -189,7 +206,7 @@ const fn mend(kind: Kind) -> &'static str {
         Kind::Moved => "name a standalone server: shards of a cluster are no independent nodes",
         Kind::Wrongtype => "choose another --lock, or find who wrote the key",
         Kind::Maxclients => "raise maxclients there, or find who holds so many connections",
-        Kind::Unsupported => "use Redis 5.0 or newer, or Valkey, with EVAL and EVALSHA",
+        Kind::Unsupported => "use Redis 5.0 or newer, or Valkey, with EVAL",
         Kind::NewerState => "upgrade this redleader",
         Kind::BadState => "DEL that key there: as after an empty restart, the node waits one quarantine",
         Kind::NoRunId => "allow INFO, and reach the server without a proxy that spreads commands",

@@ -90,6 +90,10 @@ impl Judge<'_> {
         if let Ok(info) = &facts.info {
             self.settings(info, facts);
         }
+        // Where scripts are not to be had at all, that is the fault.
+        if facts.scripts.is_ok() && !facts.may_name_scripts {
+            self.find(Problem::Evalsha, "EVALSHA is denied or unknown: every script is sent whole");
+        }
         if facts.scripts.is_ok() && !(facts.may_publish && may_subscribe) {
             let channel = self.target.lock.channel();
             self.find(Problem::Channel, format!("user {} may not use the channel {channel}", facts.user));

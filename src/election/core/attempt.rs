@@ -106,13 +106,8 @@ impl Core {
     /// Rule 18: larger than all seen, and by the nodes' clocks larger than what nodes that forgot may have granted.
     fn next_token(&self, now: Moment) -> Token {
         let ttl = self.timing.ttl();
-        let times: Vec<u64> = self
-            .nodes
-            .iter()
-            .filter_map(|node| node.time(now))
-            .filter(|(_, age)| *age <= ttl)
-            .map(|(us, _)| us)
-            .collect();
+        let times: Vec<u64> =
+            self.servers().filter_map(|node| node.time(now)).filter(|(_, age)| *age <= ttl).map(|(us, _)| us).collect();
         let by_clocks = if times.len() >= self.quorum { lower_median(times).unwrap_or(0) } else { 0 };
         by_clocks.max(self.seen + 1)
     }

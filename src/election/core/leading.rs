@@ -18,6 +18,8 @@ pub(super) struct Leading {
     pub(super) deadline: Moment,
     pub(super) extended_at: Moment,
     pub(super) stopping: Option<Stopping>,
+    /// When it makes way for others, if the app is sick.
+    pub(super) yields_at: Option<Moment>,
     next_extend: Moment,
     round: Option<Extending>,
     failed_rounds: u32,
@@ -69,7 +71,7 @@ impl Leading {
     pub(super) fn next_step(&self, timing: &Timing) -> Moment {
         let round = self.round.as_ref().map_or(self.next_extend, |round| round.started + timing.node_timeout());
         match &self.stopping {
-            None => round.min(self.work_until(timing)).min(self.deadline),
+            None => self.yields_at.into_iter().fold(round.min(self.work_until(timing)).min(self.deadline), Moment::min),
             Some(stopping) => {
                 let extends = stopping.extends_until.map(|until| until.min(round).min(self.work_until(timing)));
                 [stopping.told_until, extends].into_iter().flatten().fold(self.deadline, Moment::min)
@@ -107,6 +109,7 @@ impl Core {
             deadline,
             extended_at: sent,
             stopping: None,
+            yields_at: self.app.yields_at(now),
             next_extend: sent + self.timing.renew(),
             round: None,
             failed_rounds: 0,
@@ -234,11 +237,14 @@ impl Core {
             }
             stopping.told_until = stopping.told_until.filter(|until| now < *until);
             let (reason, is_told) = (stopping.reason, stopping.told_until.is_none());
-            if is_voluntary(reason) && self.work.is_none() && is_told {
+            if reason.is_voluntary() && self.work.is_none() && is_told {
                 return self.end_leadership(now, reason);
             }
         } else if leading.work_until(&self.timing) <= now {
             return self.step_down(now, StepDown::RenewTimeout);
+        } else if leading.yields_at.is_some_and(|at| at <= now) {
+            self.step_down(now, StepDown::AppUnhealthy);
+            return self.advance_leading(now);
         }
         self.advance_extend(now);
     }
@@ -285,7 +291,7 @@ impl Core {
 
     /// Tells that work is to stop. What happens next depends on why (design, step-down order).
     pub(super) fn step_down(&mut self, now: Moment, reason: StepDown) {
-        let is_voluntary = is_voluntary(reason);
+        let is_voluntary = reason.is_voluntary();
         let handover = matches!(reason, StepDown::Resign | StepDown::AppUnhealthy);
         let Phase::Leading(leading) = &mut self.phase else { return };
         if let Some(stopping) = &mut leading.stopping {
@@ -310,7 +316,7 @@ impl Core {
         }
         self.work = None;
         match &self.phase {
-            Phase::Leading(Leading { stopping: Some(stopping), .. }) if !is_voluntary(stopping.reason) => {
+            Phase::Leading(Leading { stopping: Some(stopping), .. }) if !stopping.reason.is_voluntary() => {
                 let reason = stopping.reason;
                 self.end_leadership(now, reason);
             }
@@ -326,10 +332,14 @@ impl Core {
     fn end_leadership(&mut self, now: Moment, reason: StepDown) {
         let Phase::Leading(leading) = &self.phase else { return };
         let (attempt, claim, at) = (leading.attempt, leading.claim.clone(), now.min(leading.deadline));
+        let (since, is_degraded) = (leading.since, leading.yields_at.is_some());
         let is_shutdown = self.shutdown;
-        if !is_voluntary(reason) {
+        if !reason.is_voluntary() {
             let stand_back = self.jitter.between(self.timing.ttl() / 8, self.timing.ttl() / 4);
             self.barred_until = self.barred_until.max(now + stand_back);
+        }
+        if reason == StepDown::AppUnhealthy {
+            self.stand_back_for_app(now, since, is_degraded);
         }
         self.last_step_down = Some(reason);
         self.tell(Event::SteppedDown { token: claim.token, reason, at });
@@ -375,21 +385,5 @@ impl Core {
         let took = now.since(release.started);
         self.releasing = None;
         self.tell(Event::Release { outcome, took });
-    }
-}
-
-/// Whether extends may go on while the work stops: nobody but ourselves wants this leadership to end.
-fn is_voluntary(reason: StepDown) -> bool {
-    match reason {
-        StepDown::Shutdown
-        | StepDown::Resign
-        | StepDown::AppUnhealthy
-        | StepDown::ChildExited
-        | StepDown::HookFailed => true,
-        StepDown::RenewTimeout
-        | StepDown::Lost
-        | StepDown::Expired
-        | StepDown::Superseded
-        | StepDown::MaxFailedExtends => false,
     }
 }

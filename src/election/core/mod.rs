@@ -10,9 +10,11 @@
 //! | `standby` | look, sleep, back off, wake up (17, 20) |
 //! | `attempt` | ask, win, raise the token, plurality, abort (8, 11, 14, 18, 19) |
 //! | `leading` | extend, refill, step down, end once, release (10, 12, 13) |
+//! | `health` | app health as a condition |
 //! | `view` | [`Leadership`](super::leadership::Leadership) for everyone else |
 
 mod attempt;
+mod health;
 mod leading;
 mod standby;
 mod view;
@@ -38,6 +40,7 @@ use crate::redsync::reply::{
 use crate::redsync::tally::Tally;
 
 use attempt::Attempt;
+use health::AppHealth;
 use leading::{Leading, Releasing};
 use standby::Look;
 
@@ -69,6 +72,9 @@ pub struct Setting {
     pub timing: Timing,
     /// Work depends on leadership that is reported by [`Request::WorkStopped`].
     pub guarded: bool,
+    /// App health is a condition of leadership, told by [`Request::Health`]: it counts as sick until then, and a sick one
+    /// leads only where nobody else has held the lock for this long. `None`: it is none.
+    pub app_grace: Option<Duration>,
     /// Seeds the jitter.
     pub seed: u64,
 }
@@ -116,7 +122,7 @@ pub struct Core {
     started: bool,
     draining: bool,
     shutdown: bool,
-    healthy: bool,
+    app: AppHealth,
     barred_until: Moment,
     /// Guarded work that has not been reported as stopped.
     work: Option<Token>,
@@ -145,7 +151,7 @@ impl Core {
     /// A candidate that takes its first look at `now`.
     #[must_use]
     pub fn new(setting: Setting, now: Moment) -> Self {
-        let Setting { identity, nodes: names, list, timing, guarded, seed } = setting;
+        let Setting { identity, nodes: names, list, timing, guarded, app_grace, seed } = setting;
         Self {
             identity,
             list,
@@ -171,7 +177,7 @@ impl Core {
             started: false,
             draining: false,
             shutdown: false,
-            healthy: true,
+            app: AppHealth::new(app_grace),
             barred_until: Moment::default(),
             work: None,
             holder: None,
@@ -198,7 +204,7 @@ impl Core {
         self.expire(now);
         match &reply.outcome {
             Outcome::Answer(answer) => self.learn(&reply, answer),
-            Outcome::Failed(kind) => self.set_failed(reply.node, Some(*kind)),
+            Outcome::Failed(kind) => self.set_silent(reply.node, *kind),
             Outcome::Released { .. } => self.set_answered(reply.node, false),
             Outcome::Survey { subscribers, list } => self.survey(*subscribers, list.as_deref()),
             Outcome::Plain { .. } | Outcome::Unsent => {}
@@ -231,7 +237,7 @@ impl Core {
                     self.phase = Phase::Waiting { look_at: look_at.min(soon) };
                 }
             }
-            NodeEvent::Down { node, kind } => self.set_failed(node, Some(kind)),
+            NodeEvent::Down { node, kind } => self.set_silent(node, kind),
         }
         self.advance(now);
     }
@@ -240,6 +246,10 @@ impl Core {
     pub fn handle_wake(&mut self, now: Moment) {
         self.expire(now);
         self.woken = true;
+        // While we stand back it may be our own release that is told.
+        if now >= self.barred_until {
+            self.app.note_taken();
+        }
         // It is still the one that was told last: who looks and finds it again has nothing to tell.
         if let Some(holder) = self.holder.as_mut().filter(|holder| now < holder.until) {
             holder.until = now;
@@ -267,13 +277,7 @@ impl Core {
                 self.draining = true;
                 self.cancel_attempt(now);
             }
-            Request::Health(healthy) => {
-                self.healthy = healthy;
-                if !healthy {
-                    self.cancel_attempt(now);
-                    self.step_down(now, StepDown::AppUnhealthy);
-                }
-            }
+            Request::Health(healthy) => self.handle_health(now, healthy),
             Request::Shutdown => {
                 self.shutdown = true;
                 self.cancel_attempt(now);
@@ -408,13 +412,15 @@ impl Core {
     /// Why `node`'s votes are void beside the others', however well it answers (protocol section 9).
     fn void_by_others(&self, node: NodeIndex) -> Option<Kind> {
         let this = &self.nodes[node];
-        // What is known of a node that does not answer is old: its name may have led elsewhere then.
+        // A name that gives no answer may have led to this server when it gave its last.
         let is_same = |other: &Evidence| {
             let is_same_run = this.run().is_some() && this.run() == other.run();
-            other.failed.is_none_or(Kind::refuses_writes)
-                && (is_same_run || this.replid.is_some() && this.replid == other.replid)
+            !other.is_silent && (is_same_run || this.replid.is_some() && this.replid == other.replid)
         };
-        if self.nodes[..node].iter().any(is_same) {
+        // A name that was led elsewhere comes after one that has always led there, so that the vote there is kept.
+        let rank = |at: NodeIndex| (self.nodes[at].changed_at(), at);
+        let is_ahead = |at: &NodeIndex| rank(*at) < rank(node);
+        if (0..self.nodes.len()).filter(is_ahead).any(|at| is_same(&self.nodes[at])) {
             return Some(Kind::SameNode);
         }
         let offset = self.clock_offset_us(node)?.abs() - this.clock()?.1;
@@ -431,9 +437,21 @@ impl Core {
 
     /// The node's clock less the median node's, in microseconds.
     fn clock_offset_us(&self, node: NodeIndex) -> Option<i64> {
-        let median =
-            lower_median(self.nodes.iter().filter_map(|node| node.clock()).map(|(middle, _)| middle).collect())?;
+        let median = lower_median(self.servers().filter_map(Evidence::clock).map(|(middle, _)| middle).collect())?;
         self.nodes[node].clock().map(|(middle, _)| middle - median)
+    }
+
+    /// What is known of each server once, at however many addresses it was met: by the one that answered last, for what
+    /// another said of its clock may be too old to count.
+    fn servers(&self) -> impl Iterator<Item = &Evidence> {
+        let is_latest = |(at, node): &(usize, &Evidence)| {
+            let is_later = |(other, evidence): (usize, &Evidence)| {
+                evidence.run() == node.run()
+                    && (evidence.answered > node.answered || evidence.answered == node.answered && other < *at)
+            };
+            node.run().is_none() || !self.nodes.iter().enumerate().any(is_later)
+        };
+        self.nodes.iter().enumerate().filter(is_latest).map(|(_, node)| node)
     }
 
     /// Whether an answer that would be a vote is one (rule 9).
@@ -450,6 +468,7 @@ impl Core {
     /// that after them a node that refuses writes is what it was: it would be told lost and back at each attempt.
     fn set_answered(&mut self, node: NodeIndex, wrote: bool) {
         let failed = self.nodes[node].failed.filter(|kind| !wrote && kind.refuses_writes());
+        self.nodes[node].is_silent = false;
         self.set_failed(node, failed);
     }
 
@@ -463,6 +482,12 @@ impl Core {
             Trouble::Lost(owner) => Event::NodeLost { node, owner },
             Trouble::NoExpiry(owner) => Event::NoExpiry { node, owner },
         });
+    }
+
+    /// Its latest word was no answer.
+    fn set_silent(&mut self, node: NodeIndex, kind: Kind) {
+        self.nodes[node].is_silent = true;
+        self.set_failed(node, Some(kind));
     }
 
     fn set_failed(&mut self, node: NodeIndex, failed: Option<Kind>) {
@@ -500,7 +525,7 @@ impl Core {
 
     /// Whether an attempt may start.
     fn may_campaign(&self, now: Moment) -> bool {
-        !self.draining && !self.shutdown && self.healthy && self.work.is_none() && self.barred_until <= now
+        !self.draining && !self.shutdown && self.app.is_fit(now) && self.work.is_none() && self.barred_until <= now
     }
 
     fn next_round(&mut self) -> u64 {

@@ -159,6 +159,9 @@ impl Core {
     pub(super) fn decide_look(&mut self, now: Moment) {
         let Phase::Looking(look) = &self.phase else { return };
         let is_free = look.tally.free() >= self.quorum;
+        if is_free {
+            self.app.note_vacant(now);
+        }
         if is_free && self.may_campaign(now) && self.nonce.is_some() {
             self.started = true;
             self.note_holder(now, None);
@@ -176,6 +179,9 @@ impl Core {
     pub(super) fn sleep(&mut self, now: Moment, tally: &Tally, lost: bool) {
         let holder = tally.holder();
         let is_free = tally.free() >= self.quorum;
+        if holder.is_some() {
+            self.app.note_taken();
+        }
         if holder.is_some() || is_free {
             self.note_holder(
                 now,
@@ -208,8 +214,8 @@ impl Core {
         }
         if is_free && !self.may_campaign(now) {
             // Nothing to wait for but our own bar: the routine look will do where it has no end.
-            let unbarred =
-                if self.draining || !self.healthy || self.work.is_some() { now + ttl / 2 } else { self.barred_until };
+            let fit_at = self.app.fit_at(now).filter(|_| !self.draining && self.work.is_none());
+            let unbarred = fit_at.map_or(now + ttl / 2, |fit_at| fit_at.max(self.barred_until));
             look_at = look_at.max(unbarred.min(now + ttl / 2));
         }
         self.survey_now_and_then();

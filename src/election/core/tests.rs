@@ -11,6 +11,8 @@ use crate::election::timing::Wish;
 use crate::redsync::name::Owner;
 use crate::redsync::reply::{Claim, RunId};
 
+mod health;
+
 const TIME_0: u64 = 1_700_000_000_000_000;
 const RIVAL: &str = "rival:0123456789012345678901";
 
@@ -36,12 +38,17 @@ impl Bench {
     }
 
     fn with(nodes: usize, guarded: bool, wish: &Wish) -> Self {
+        Self::with_app(nodes, guarded, wish, None)
+    }
+
+    fn with_app(nodes: usize, guarded: bool, wish: &Wish, app_grace: Option<Duration>) -> Self {
         let setting = Setting {
             identity: Identity::parse("me").unwrap(),
             nodes: (0..nodes).map(|node| format!("n{node}:1")).collect(),
             list: "a,b,c".into(),
             timing: Timing::new(wish).unwrap(),
             guarded,
+            app_grace,
             seed: 1,
         };
         let now = Moment::from_micros(10_000_000);
@@ -449,7 +456,32 @@ fn rule_18_tokens_are_above_all_seen_and_follow_the_median_clock() {
     assert_eq!(token(0, [0, 0, 0]), clock);
     assert_eq!(token(0, [0, 300_000, 0]), clock, "the lower median of two");
     assert_eq!(token(0, [-300_000, 0, 0]), clock - 300_000, "the lower median of two");
+    // Two names of one server, whose clock is far ahead, are one reading.
+    let mut bench = Bench::new(false);
+    (bench.runs, bench.step_us) = (vec![1, 1, 3], vec![500_000, 500_000, 0]);
+    bench.all(Verdict::Free);
+    assert_eq!(bench.claim(0).token, clock, "the lower median of two servers");
     assert_eq!(token(clock + 77, [0, 0, 0]), clock + 78, "above all seen");
+}
+
+#[test]
+fn a_server_that_a_second_name_leads_to_is_still_a_clock_though_the_first_name_is_silent_for_long() {
+    let mut bench = Bench::new(false);
+    bench.runs = vec![1, 2, 1];
+    bench.trip();
+    bench.says(0, Verdict::Free, |_| {});
+    bench.sleep(ms(1500));
+    bench.fails(0, Kind::Timeout);
+    let asked = bench.asks.len();
+    while bench.asks.len() == asked {
+        bench.sleep(ms(1));
+    }
+    bench.trip();
+    for node in [1, 2] {
+        bench.says(node, Verdict::Free, |_| {});
+    }
+    let clock = TIME_0 + bench.now.as_micros() - 1000;
+    assert_eq!(bench.claim(1).token, clock, "by the clocks of two servers, not the smallest of all tokens");
 }
 
 #[test]
@@ -554,6 +586,37 @@ fn a_node_that_does_not_answer_makes_no_other_node_the_same_as_itself() {
     let leadership = bench.core.leadership();
     assert_eq!(leadership.nodes[1].error, None);
     assert_eq!(bench.deadline_in(), Some(898), "both votes count");
+}
+
+#[test]
+fn a_name_that_comes_to_mean_another_nodes_server_costs_that_node_no_vote() {
+    let mut bench = Bench::new(false).lead();
+    bench.sleep(ms(250));
+    // The first name is led to the second node's server.
+    bench.runs[0] = bench.runs[1];
+    for node in 0..3 {
+        bench.says(node, Verdict::Extended, |_| {});
+    }
+    let leadership = bench.core.leadership();
+    let errors: Vec<Option<Kind>> = leadership.nodes.iter().map(|node| node.error).collect();
+    assert_eq!(errors, [Some(Kind::SameNode), None, None]);
+    assert_eq!(bench.deadline_in(), Some(898), "the votes of two servers");
+}
+
+/// Not promised: a machine that is frozen or copied together with its clock has no way to know, until somebody tells.
+#[test]
+fn a_leader_whose_clock_stood_still_too_believes_until_the_first_reply() {
+    let mut bench = Bench::new(false).lead();
+    bench.sleep(ms(250));
+    // Another has led and left meanwhile, for hours perhaps: here no time has passed.
+    assert_eq!(bench.state(), State::Leader);
+    let token = bench.claim(0).token;
+    bench.says(0, Verdict::LostOver, |answer| {
+        answer.over = token;
+        answer.token = token + 1;
+    });
+    assert_eq!(bench.ended(), Some(StepDown::Superseded));
+    assert_ne!(bench.state(), State::Leader);
 }
 
 #[test]

@@ -16,12 +16,14 @@ impl Core {
             phase: self.state(),
             draining: self.draining,
             belief: self.believes(),
+            work: self.work,
             holder: self.holder.clone(),
             last_step_down: self.last_step_down,
             quarantine: self.quarantine(),
             quorum: self.quorum,
             quorum_seen: answered[self.quorum - 1],
             list_mismatch: self.list_mismatch,
+            app_healthy: self.app.view(),
             nodes: (0..self.nodes.len()).map(|node| self.view_node(node)).collect(),
         }
     }

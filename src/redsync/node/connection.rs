@@ -138,6 +138,8 @@ pub(super) struct Connection {
     pub(super) ended: bool,
     /// NUMSUB is allowed, as far as is known.
     pub(super) may_count_subscribers: bool,
+    /// EVALSHA is there and allowed, as far as is known; else every script is sent whole.
+    pub(super) may_name_scripts: bool,
     pipe: MultiplexedConnection,
     allowance: Allowance,
     told_run: String,
@@ -166,6 +168,7 @@ impl Connection {
             run: server.run,
             ended: false,
             may_count_subscribers: true,
+            may_name_scripts: true,
             pipe,
             allowance,
             told_run: server.told_run.clone(),
@@ -197,15 +200,15 @@ impl Connection {
             let request = Request::Many(scripts.survey(self.may_count_subscribers));
             return self.write(pending, request, None, tasks);
         };
-        if self.closes_at.is_some() {
-            // There is no time left to hear that the server does not know the script.
+        if self.closes_at.is_some() || !self.may_name_scripts {
+            // There is no time left to hear that the server does not know the script, or it is known to know none.
             self.write(pending, Request::One(call.whole()), None, tasks);
         } else {
             self.write(pending, Request::One(call.by_sha()), Some(call), tasks);
         }
     }
 
-    /// Writes the whole script for an ask whose short form the server did not know.
+    /// Writes the whole script for an ask whose short form the server did not know or did not take.
     pub(super) fn send_whole(&mut self, pending: Pending, call: &Call, tasks: &mut JoinSet<Event>) {
         self.write(pending, Request::One(call.whole()), None, tasks);
     }

@@ -209,7 +209,7 @@ impl Talk {
         let allowance = wire.allowance();
         let mut decoder = Default::default();
         let mut replies = Vec::with_capacity(self.names.len());
-        for name in &self.names {
+        for at in 0..self.names.len() {
             let read = redis::parse_redis_value_async(&mut decoder, wire).await;
             allowance.renew();
             match read {
@@ -227,7 +227,10 @@ impl Talk {
                     // Who speaks TLS already, and is told that a certificate is missing, needs no such hint.
                     let is_silent = replies.is_empty() && kind != Kind::Tls;
                     let hint = if is_silent { " (if the server speaks TLS, use rediss://)" } else { "" };
-                    return Err(Failure::new(kind, format!("after {name}: {said}{hint}")));
+                    // All that was left unanswered: a proxy that hangs up on one of them does not say on which.
+                    let mut after: Vec<&str> = self.names[at..].to_vec();
+                    after.dedup();
+                    return Err(Failure::new(kind, format!("after {}: {said}{hint}", after.join(", "))));
                 }
             }
         }

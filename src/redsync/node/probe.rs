@@ -37,6 +37,8 @@ pub struct Facts {
     pub state: Result<Properties, Failure>,
     /// The types of the lock's key and of its state's, where they may be asked for: `none`, `string`, `hash`…
     pub types: [Option<String>; 2],
+    /// EVALSHA is there and allowed; else every script is sent whole.
+    pub may_name_scripts: bool,
     /// Commands and subscriptions that the user may not use.
     pub denied: Vec<String>,
     /// What else keeps the scripts from writing: memory, replicas, a disk.
@@ -152,7 +154,7 @@ impl ClockLine {
         talk.say("SUBSCRIBE", command("SUBSCRIBE", &[&self.channel]));
         let budget = Budget::new(self.patience);
         let replies = budget.wait(Kind::Timeout, "SUBSCRIBE", talk.exchange(&mut self.wire)).await?;
-        Ok(!replies.first().is_some_and(is_denied))
+        Ok(!replies.first().is_some_and(is_not_to_be_had))
     }
 }
 
@@ -244,7 +246,6 @@ impl Second<'_> {
             return Err(unanswered());
         };
         let (mut denied, refusals) = read_rights(rights);
-        denied.extend(is_denied(by_sha).then(|| "evalsha".to_owned()));
         denied.extend(is_denied(fields).then(|| "hmget".to_owned()));
         denied.extend(is_dry_run_denied(may_delete).then(|| "del".to_owned()));
         denied.sort_unstable();
@@ -258,6 +259,7 @@ impl Second<'_> {
             seen: read_seen(&what, seen),
             state: read_state(fields),
             types: [lock_type, state_type].map(read_type),
+            may_name_scripts: !error::is_evalsha_refused(by_sha),
             denied,
             refusals,
             may_publish: !is_dry_run_denied(may_publish),
@@ -332,6 +334,11 @@ fn number(value: &Value) -> Option<u64> {
 
 fn is_denied(reply: &Value) -> bool {
     matches!(reply, Value::ServerError(error) if error::classify(&error::text(error)) == Kind::Noperm)
+}
+
+fn is_not_to_be_had(reply: &Value) -> bool {
+    let kind = |error| error::classify(&error::text(error));
+    matches!(reply, Value::ServerError(error) if matches!(kind(error), Kind::Noperm | Kind::Unsupported))
 }
 
 /// DRYRUN says OK, or what is missing; an error where it may not be asked.

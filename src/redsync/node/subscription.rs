@@ -43,8 +43,9 @@ pub(super) async fn run(
             Err(failure) = listen(&settings, &channel, &place, &woken) => failure,
         };
         debug!(node = settings.url.name(), kind = failure.kind.as_str(), text = failure.text, "no wake-ups");
-        // Denied: left out until the node has a new connection. Else dialled again, no sooner than the node itself.
-        let pause = (failure.kind != Kind::Noperm).then_some(settings.redial);
+        // Not to be had: left out until the node has a new connection. Else dialled again, no sooner than the node itself.
+        let is_denied = matches!(failure.kind, Kind::Noperm | Kind::Unsupported);
+        let pause = (!is_denied).then_some(settings.redial);
         let changed = match pause {
             Some(pause) => tokio::time::timeout(pause, reached.changed()).await.unwrap_or(Ok(())),
             None => reached.changed().await,

@@ -1,0 +1,116 @@
+//! The pod condition `redleader.dev/leader`, for `readinessGates` and for `kubectl describe pod`.
+//!
+//! `Ready` is the kubelet's, which computes it from its probes and from conditions such as this one.
+
+use std::sync::{Mutex, PoisonError};
+
+use humantime::format_rfc3339_seconds;
+use serde_json::json;
+use tokio::sync::watch;
+
+use crate::kubernetes::api::Content;
+use crate::kubernetes::event::camel;
+use crate::kubernetes::failure::Failure;
+use crate::kubernetes::intent::Intent;
+use crate::kubernetes::pod::{self, CONDITION, Pod, PodCondition, PodView};
+use crate::kubernetes::publisher::{Desk, Publish};
+use crate::redsync::reply::Token;
+use crate::wall;
+
+/// What the condition says, except since when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Said {
+    status: String,
+    reason: String,
+    message: String,
+}
+
+pub(super) struct Condition {
+    pods: watch::Receiver<Option<PodView>>,
+    /// What we set last, and since when it is so.
+    last: Mutex<Option<(String, String)>>,
+}
+
+impl Condition {
+    pub(super) const fn new(pods: watch::Receiver<Option<PodView>>) -> Self {
+        Self { pods, last: Mutex::new(None) }
+    }
+
+    /// Since when the condition has this status: it is no transition if another reason is given for the same.
+    fn since(&self, status: &str) -> String {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((last, since)) = last.as_ref()
+            && last == status
+        {
+            return since.clone();
+        }
+        let pod = self.pods.borrow();
+        let known = pod.as_ref().filter(|_| last.is_none()).and_then(|view| view.pod.condition());
+        let known = known.filter(|known| known.status == status).and_then(|known| known.last_transition_time.clone());
+        known.unwrap_or_else(|| format_rfc3339_seconds(wall::now()).to_string())
+    }
+}
+
+impl Publish for Condition {
+    type State = Said;
+
+    fn wanted(&self, intent: &Intent) -> Said {
+        let (status, reason, message) = match (&intent.lead, &intent.ended) {
+            (Some(lead), _) => ("True", "Elected".to_owned(), message_of_leader(lead.token)),
+            (None, Some(ended)) => {
+                let reason = ended.reason.as_str();
+                ("False", camel(reason), format!("stepped down ({reason}) from leading with token {}", ended.token))
+            }
+            (None, None) => ("False", "Standby".to_owned(), "has not led since it started".to_owned()),
+        };
+        Said { status: status.to_owned(), reason, message }
+    }
+
+    async fn send(&self, desk: &Desk, wanted: &Said) -> Result<Option<u64>, Failure> {
+        let since = self.since(&wanted.status);
+        let pod: Pod =
+            set(desk, &pod::path(&desk.pod.namespace, &desk.pod.name), &desk.pod.uid, wanted, &since).await?;
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((wanted.status.clone(), since));
+        Ok(pod.metadata.version())
+    }
+
+    fn seen(&self, view: &PodView) -> Option<Said> {
+        // One that is not there differs from whatever is wanted.
+        let PodCondition { status, reason, message, .. } = view.pod.condition().cloned().unwrap_or_default();
+        Some(Said { status, reason, message })
+    }
+}
+
+/// Sets the condition and no other: the list is merged by type, and the kubelet's conditions stay as they are.
+async fn set(desk: &Desk, path: &str, uid: &str, said: &Said, since: &str) -> Result<Pod, Failure> {
+    let Said { status, reason, message } = said;
+    let condition = json!({
+        "type": CONDITION, "status": status, "reason": reason, "message": message, "lastTransitionTime": since,
+    });
+    let patch = json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}});
+    desk.api.patch(&format!("{path}/status"), Content::Strategic, &patch).await
+}
+
+/// Clears the condition of a pod whose leadership is over, if the pod is as it was read.
+pub(super) async fn clear(desk: &Desk, path: &str, pod: &Pod, token: Token, successor: Token) -> Result<(), Failure> {
+    let condition = json!({
+        "type": CONDITION, "status": "False", "reason": "Displaced",
+        "message": format!("was displaced from leading with token {token} by one with token {successor}"),
+        "lastTransitionTime": format_rfc3339_seconds(wall::now()).to_string(),
+    });
+    let metadata = json!({"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version});
+    let patch = json!({"metadata": metadata, "status": {"conditions": [condition]}});
+    desk.api.patch::<Pod>(&format!("{path}/status"), Content::Strategic, &patch).await?;
+    Ok(())
+}
+
+const LEADS: &str = "leads with token ";
+
+fn message_of_leader(token: Token) -> String {
+    format!("{LEADS}{token}")
+}
+
+/// The token of a condition that is true, as its message tells it.
+pub(super) fn token_of(condition: &PodCondition) -> Option<Token> {
+    condition.message.strip_prefix(LEADS).filter(|_| condition.status == "True")?.parse().ok()
+}
