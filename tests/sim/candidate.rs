@@ -5,15 +5,18 @@ use std::time::Duration;
 
 use redleader::clock::Moment;
 use redleader::election::core::{Action, Core};
-use redleader::election::event::Event as Told;
+use redleader::election::event::{AcquireOutcome, Event as Told};
 use redleader::election::request::Request;
 use redleader::redsync::name::Owner;
-use redleader::redsync::reply::{Ask, AttemptId, Input, Kind, NodeIndex, RunId, Token, What};
+use redleader::redsync::reply::{Ask, AttemptId, Input, Kind, NodeIndex, Op, Outcome, Reply, RunId, Token, What};
 
 use crate::client::{Client, Effect};
 use crate::clock::Clock;
 use crate::event::{Event, Whom};
 use crate::world::World;
+
+/// More than what a late request can belong to.
+const CLEANED: usize = 500;
 
 pub struct Candidate {
     pub life: u32,
@@ -76,10 +79,24 @@ pub struct Body {
     /// The attempt that was last asked for, and its token.
     pub acquired: (AttemptId, Token),
     pub attempt: Option<Owner>,
+    /// Its asks without an answer, by node.
+    pub unanswered: Vec<u32>,
+    /// The last releases that were asked for.
+    pub cleaned: VecDeque<(NodeIndex, Owner)>,
     pub quarantine: Duration,
     pub ttl: Duration,
     pub validity: Duration,
     pub connect_timeout: Duration,
+}
+
+impl Body {
+    /// Only an answer says that an ask takes effect no more.
+    fn note_answer(&mut self, reply: &Reply) {
+        let is_answer = matches!(reply.outcome, Outcome::Answer(_)) && reply.op == Op::Acquire;
+        if is_answer && reply.attempt == self.acquired.0 {
+            self.unanswered[reply.node] = self.unanswered[reply.node].saturating_sub(1);
+        }
+    }
 }
 
 /// What a lease may rest on: an ask that was granted: its token, its send, and by whom.
@@ -134,6 +151,9 @@ impl World {
             let now = self.clock_now(slot);
             let Some(body) = &mut self.candidates[slot].body else { return };
             self.steps += 1;
+            if let Feed::Input(Input::Reply(reply)) = &feed {
+                body.note_answer(reply);
+            }
             match feed {
                 Feed::Input(Input::Reply(reply)) => body.core.handle_reply(now, reply),
                 Feed::Input(Input::Node(event)) => body.core.handle_node(now, &event),
@@ -185,6 +205,7 @@ impl World {
             self.count("refusals");
             return self.end(slot);
         }
+        self.check_clean_up(slot, &asks, &told);
         self.check_told(slot, &told);
         self.check_published(slot, &leadership);
         self.note_work(slot);
@@ -221,6 +242,10 @@ impl World {
         self.note_acquires(slot, &asks);
         let Some(body) = &mut self.candidates[slot].body else { return };
         for (node, ask) in asks {
+            if let What::Release { owner, .. } = &ask.what {
+                body.cleaned.push_front((node, owner.clone()));
+                body.cleaned.truncate(CLEANED);
+            }
             body.clients[node].ask(now, ask);
         }
         for node in 0..body.clients.len() {
@@ -242,6 +267,13 @@ impl World {
         let Some(body) = &mut self.candidates[slot].body else { return };
         let before = std::mem::replace(&mut body.acquired, asked);
         body.attempt = Some(owner);
+        if before.0 != asked.0 {
+            body.unanswered = vec![0; body.clients.len()];
+        }
+        for (node, _) in asks.iter().filter(|(_, ask)| matches!(ask.what, What::Acquire(_))) {
+            body.unanswered[*node] += 1;
+        }
+        self.check_proposal(slot, asked.1);
         let (is_trouble, most) = (self.is_trouble(), crate::profile::micros(self.profile.quarantine) * 8 / 10);
         if is_trouble && self.net.permille(self.profile.burns) {
             let server = self.net.index(self.servers.len());
@@ -341,6 +373,20 @@ impl World {
             let most = crate::profile::micros(self.profile.longest()) / 2;
             let takes = self.net.between(0, most);
             self.plan(self.now + takes, Event::WorkStopped(whom, token));
+        }
+    }
+
+    /// Rule 14: whatever may still take effect is released.
+    fn check_clean_up(&mut self, slot: usize, asks: &[(NodeIndex, Ask)], told: &[Told]) {
+        let is_lost = |event: &Told| matches!(event, Told::Acquire { outcome, .. } if *outcome != AcquireOutcome::Won);
+        let Some(body) = self.candidates[slot].body.as_ref().filter(|_| told.iter().any(is_lost)) else { return };
+        let is_released =
+            |node: NodeIndex| asks.iter().any(|(at, ask)| *at == node && matches!(ask.what, What::Release { .. }));
+        let forgotten = (0..body.clients.len()).find(|node| body.unanswered[*node] > 0 && !is_released(*node));
+        if let Some(node) = forgotten {
+            self.fail(&format!(
+                "candidate {slot} gives up an attempt that node {node} has not answered, and cleans up nothing there"
+            ));
         }
     }
 

@@ -11,7 +11,7 @@ use redleader::redsync::reply::{Outcome, RunId, Token, Verdict, What, quorum};
 use crate::candidate::{Backing, Published};
 use crate::event::{Event, Letter};
 use crate::node::Lock;
-use crate::profile::micros;
+use crate::profile::{RATE, micros};
 use crate::world::World;
 
 /// Timers of a core within one ttl: a look, an attempt and their repetitions are a few dozen.
@@ -60,6 +60,9 @@ impl World {
                     belief.token
                 ));
             }
+        }
+        if self.now < self.redsync_until {
+            self.fail(&format!("candidate {slot} leads while a contender that speaks Redsync believes"));
         }
         if self.last_leader.is_some_and(|last| last != slot) {
             self.count("hand-overs");
@@ -182,6 +185,18 @@ impl World {
         !(self.profile.has_big_steps && self.has_lost_data)
     }
 
+    /// A token follows what is known of tokens, or a clock that is not alone: one that is far ahead would use up years.
+    pub fn check_proposal(&mut self, slot: usize, token: Token) {
+        let mut clocks: Vec<u64> = (0..self.servers.len()).map(|server| self.node_time(server)).collect();
+        clocks.sort_unstable();
+        // A clock is read a while before, and carried forward on another one.
+        let latest = clocks[clocks.len() - 2] + micros(self.profile.longest()) / 4;
+        if token > latest.max(self.high_token + 16) && !self.profile.has_big_steps {
+            self.fail(&format!("candidate {slot}: token {token} from one clock alone, others show {latest} at most"));
+        }
+        self.high_token = self.high_token.max(token);
+    }
+
     /// I4 and I5: what was released is free at once, and is never held again.
     pub fn check_applied(&mut self, server: usize, letter: &Letter, outcome: &Outcome) {
         let at = self.node_time(server) / 1000;
@@ -198,6 +213,8 @@ impl World {
                 }
                 released.push_back(owner);
             }
+            let owed = &mut self.servers[server].owed;
+            owed.take_if(|(owed, _)| owed == owner);
             return;
         }
         let taken = match (&letter.what, outcome) {
@@ -205,10 +222,55 @@ impl World {
             (What::Extend(claim), Outcome::Answer(answer)) if answer.verdict == Verdict::Refilled => Some(claim),
             _ => None,
         };
+        self.check_vote(server, letter, outcome);
+        if let Some(claim) = taken {
+            self.check_cleaned(server, letter, &claim.owner);
+        }
         if let Some(claim) = taken
             && self.servers[server].released.contains(&claim.owner)
         {
             self.fail(&format!("server {server} holds {} again after its release", claim.owner));
+        }
+    }
+
+    /// A vote blocks everyone else for a whole ttl from when it was given, and the node has its token.
+    fn check_vote(&mut self, server: usize, letter: &Letter, outcome: &Outcome) {
+        let now = self.node_time(server) / 1000;
+        let (What::Acquire(claim) | What::Extend(claim), Outcome::Answer(answer)) = (&letter.what, outcome) else {
+            return;
+        };
+        if !matches!(answer.verdict, Verdict::Granted | Verdict::Extended | Verdict::Refilled) {
+            return;
+        }
+        let state = &self.servers[server].state;
+        let until = now + micros(claim.ttl) / 1000;
+        let holds = state.lock.as_ref().is_some_and(|lock| lock.owner == claim.owner && lock.expires == Some(until));
+        if !holds || state.state.until != until || state.state.token < answer.token.max(claim.token) {
+            let state = format!("{:?} {:?}", state.lock, state.state);
+            return self
+                .fail(&format!("server {server} answers {:?} to {claim:?} at {now} with {state}", answer.verdict));
+        }
+        if answer.quarantined {
+            return;
+        }
+        // The fastest clock that is allowed decides.
+        let until = self.now + micros(claim.ttl) * 1_000_000 / (1_000_000 + RATE.unsigned_abs());
+        let before = self.servers[server].owed.replace((claim.owner.clone(), until));
+        if let Some((owner, until)) = before.filter(|(owner, until)| *owner != claim.owner && self.now < *until) {
+            let left = until - self.now;
+            self.fail(&format!("server {server} gives {} what it owes {owner} for another {left} us", claim.owner));
+        }
+    }
+
+    /// Whatever takes effect after its attempt is over has been asked to be released.
+    fn check_cleaned(&mut self, server: usize, letter: &Letter, owner: &Owner) {
+        let Some(body) = self.candidates[letter.from.slot].body.as_ref().filter(|_| self.is_alive(letter.from)) else {
+            return;
+        };
+        let is_live = body.core.live_attempt().is_some() && body.attempt.as_ref() == Some(owner);
+        let is_asked = body.cleaned.iter().any(|(node, cleaned)| *node == letter.node && cleaned == owner);
+        if !is_live && !is_asked && !self.candidates[letter.from.slot].is_paused {
+            self.fail(&format!("server {server} is given {owner} after its attempt, and nobody takes it away"));
         }
     }
 

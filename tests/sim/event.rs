@@ -60,6 +60,9 @@ pub enum Event {
     /// An attempt of this owner was given up a while ago.
     NothingLeft(Whom, Owner),
     Discipline,
+    /// A contender that speaks plain Redsync looks whether it can lead.
+    Redsync,
+    StepForward(usize),
     Burn(usize, Token),
     Calm,
     Judge,

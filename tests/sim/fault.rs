@@ -8,6 +8,7 @@ use redleader::redsync::reply::{Kind, RunId, quorum};
 use crate::candidate::Feed;
 use crate::event::Event;
 use crate::node::{Lock, State};
+use crate::plant::Plant;
 use crate::profile::{Flavour, RATE, Whose, micros};
 use crate::world::World;
 
@@ -76,11 +77,13 @@ const FAULTS: [Fault; 27] = [
 pub fn usual(flavour: Flavour) -> u64 {
     use Fault::{
         Crash, Cut, CutCandidate, DeleteLock, DeleteState, FlushAll, OutOfMemory, Pause, Rates, Reset, Resign,
-        RestartEmpty, RestartOlder, Shutdown, Snapshot,
+        RestartEmpty, RestartOlder, Shutdown, Snapshot, StepAllBack,
     };
     let chosen: &[Fault] = match flavour {
         Flavour::Everything => return u64::MAX,
-        Flavour::Contention => &[Crash, Pause, Resign, Shutdown, Cut, CutCandidate, Reset, Rates, DeleteLock],
+        Flavour::Contention => {
+            &[Crash, Pause, Resign, Shutdown, Cut, CutCandidate, Reset, Rates, DeleteLock, StepAllBack]
+        }
         Flavour::Rush => &[Crash, Pause, Resign, Rates, Shutdown],
         Flavour::Forgetting => &[
             Crash,
@@ -99,6 +102,15 @@ pub fn usual(flavour: Flavour) -> u64 {
     };
     let bit = |fault: &Fault| FAULTS.iter().position(|other| other == fault).map_or(0, |number| 1 << number);
     chosen.iter().map(bit).fold(0, |all, bit: u64| all | bit)
+}
+
+/// Which kinds there are, as bits of a number.
+pub const KINDS: usize = FAULTS.len();
+
+/// The kinds of these bits.
+pub fn names(bits: u64) -> Vec<&'static str> {
+    let is_in = |number: &usize| bits & (1 << number) != 0;
+    (0..KINDS).filter(is_in).map(|number| FAULTS[number].name()).collect()
 }
 
 impl Fault {
@@ -148,6 +160,7 @@ impl World {
 
     pub fn start_trouble(&mut self) {
         self.is_calm = false;
+        self.is_still = false;
         self.calm_since = None;
         for slot in 0..self.candidates.len() {
             if std::mem::take(&mut self.candidates[slot].is_sick) {
@@ -209,6 +222,12 @@ impl World {
                 self.links[slot][server].cut_down = false;
             }
         }
+        self.is_still = self.fate.permille(500);
+        for server in 0..self.servers.len() {
+            if self.is_still && !self.healthy.contains(&server) {
+                self.void(server);
+            }
+        }
         self.choose_sick();
         for slot in 0..self.candidates.len() {
             self.resume(slot);
@@ -255,6 +274,27 @@ impl World {
         } else {
             state.lock.take_if(|lock| lock.owner.identity().is_none());
         }
+    }
+
+    /// A node that answers and has no vote, for the whole of a calm.
+    fn void(&mut self, server: usize) {
+        let epoch = self.servers[server].epoch;
+        self.server_up(server, epoch);
+        self.thaw(server);
+        for slot in 0..self.candidates.len() {
+            (self.links[slot][server].cut_up, self.links[slot][server].cut_down) = (false, false);
+        }
+        let owner = Owner::found("person");
+        let state = &mut self.servers[server].state;
+        match self.fate.between(0, 3) {
+            0 => state.refuses = Some(Kind::Oom),
+            1 => state.lock = Some(Lock { owner: owner.clone(), expires: None }),
+            2 => state.state.unreadable = true,
+            _ => {}
+        }
+        let at = self.now + self.calm_bound() + 2 * self.ttl_us();
+        self.plan(at, Event::Unblock(server, owner));
+        self.plan(at, Event::Accept(server));
     }
 
     /// Some are cut off, one way or both, for as long as the calm lasts; at least one is not.
@@ -304,7 +344,8 @@ impl World {
             }
         }
         let is_allowed = self.is_trouble()
-            || !fault.is_candidates()
+            || !self.is_still
+                && !fault.is_candidates()
                 && !matches!(fault, Fault::StepAllBack | Fault::Readdress)
                 && self.is_trouble_at(server);
         if !is_allowed {
@@ -317,6 +358,19 @@ impl World {
 
     /// One of the faults that this world has.
     fn draw_fault(&mut self) -> usize {
+        let shown = match self.planted {
+            Some(Plant::StepForward) => Some(Fault::StepBack),
+            Some(Plant::OlderProcess) => Some(self.fate.pick(&[Fault::Snapshot, Fault::RestartOlder])),
+            Some(Plant::RedsyncBeside) => Some(Fault::RestartEmpty),
+            Some(Plant::FrozenMachine) => Some(Fault::Pause),
+            Some(_) | None => None,
+        };
+        // What shows a limit happens in every world.
+        if let Some(number) = shown.and_then(|fault| FAULTS.iter().position(|other| *other == fault))
+            && self.fate.permille(200)
+        {
+            return number;
+        }
         for _ in 0..20 {
             let number = self.fate.index(FAULTS.len());
             if self.profile.faults & (1 << number) != 0 {
@@ -397,15 +451,12 @@ impl World {
                 self.plan(until, Event::Thaw(server));
             }
             Fault::FlushAll => {
-                there.state.lock = None;
-                there.state.state = State::default();
-                there.released.clear();
+                there.forget((None, State::default()));
                 self.has_lost_data = true;
             }
-            Fault::DeleteLock => there.state.lock = None,
+            Fault::DeleteLock => self.delete_lock(server),
             Fault::DeleteState => {
-                there.state.state = State::default();
-                there.released.clear();
+                there.forget((there.state.lock.clone(), State::default()));
                 self.has_lost_data = true;
             }
             Fault::OutOfMemory | Fault::ReadOnly => {
@@ -428,7 +479,10 @@ impl World {
             Fault::Reset => self.reset(slot, server),
             Fault::Foreign => self.set_foreign(server),
             Fault::Rates => self.change_rates(slot, server),
-            Fault::Snapshot => there.snapshot = (there.state.lock.clone(), there.state.state.clone()),
+            Fault::Snapshot => {
+                there.snapshot = (there.state.lock.clone(), there.state.state.clone());
+                there.older = Some(there.state.clone());
+            }
             Fault::FlushScripts => there.knows_scripts = 0,
             Fault::Hang => {}
             Fault::Crash
@@ -441,9 +495,25 @@ impl World {
         }
     }
 
+    /// Of one node, or of several at once.
+    fn delete_lock(&mut self, server: usize) {
+        let others = self.fate.pick(&[0, 0, 500, 1000]);
+        for other in 0..self.servers.len() {
+            if self.is_trouble_at(other) && (other == server || self.fate.permille(others)) {
+                self.servers[other].state.lock = None;
+            }
+        }
+        if self.is_trouble() && self.fate.permille(200) {
+            self.step_all_back();
+        }
+    }
+
     fn restart(&mut self, fault: Fault, server: usize) {
         if !self.servers[server].is_up {
             return;
+        }
+        if self.planted == Some(Plant::OlderProcess) && fault == Fault::RestartOlder {
+            return self.bring_older_back(server);
         }
         let is_dark = self.fate.permille(300);
         self.server_down(server, is_dark);
@@ -451,13 +521,24 @@ impl World {
         if fault != Fault::Restart {
             let is_empty = fault == Fault::RestartEmpty;
             let kept = if is_empty { (None, State::default()) } else { there.snapshot.clone() };
-            (there.state.lock, there.state.state) = kept;
-            there.released.clear();
+            there.forget(kept);
             self.has_lost_data = true;
         }
         let (epoch, longest) = (self.servers[server].epoch, self.ttl_us() * self.fate.pick(&[1, 10, 40]) / 20);
         let at = self.now + self.fate.between(1, longest);
         self.plan(at, Event::ServerUp(server, epoch));
+    }
+
+    /// The address leads to a copy that was made a while ago, in the midst of its run.
+    fn bring_older_back(&mut self, server: usize) {
+        let there = &mut self.servers[server];
+        let Some(older) = there.older.clone() else { return };
+        there.state = older;
+        there.released.clear();
+        there.owed = None;
+        for slot in 0..self.candidates.len() {
+            self.reset(slot, server);
+        }
     }
 
     fn server_down(&mut self, server: usize, is_dark: bool) {
@@ -466,6 +547,7 @@ impl World {
         there.is_dark = is_dark;
         there.is_hung = false;
         there.waiting.clear();
+        there.owed = None;
         there.epoch += 1;
         there.knows_scripts = 0;
         if !is_dark {
@@ -507,19 +589,45 @@ impl World {
         let there = &mut self.servers[server];
         there.state.refuses = None;
         if there.state.state.unreadable {
-            there.state.state = State::default();
-            there.released.clear();
+            there.forget((there.state.lock.clone(), State::default()));
             self.has_lost_data = true;
         }
     }
 
     fn step_back(&mut self, server: usize) {
+        if self.planted == Some(Plant::StepForward) {
+            return self.plan_step_forward(server);
+        }
         let most = if self.profile.has_big_steps { 3 * self.ttl_us() } else { micros(self.profile.quarantine) / 10 };
         let limit = i64::try_from(most).expect("short");
         let by = self.fate.signed(-limit, -1);
         let there = &mut self.servers[server];
         if self.profile.has_big_steps || there.clock.offset(self.now, self.date) + by >= -limit {
             there.clock.step(self.now, by);
+        }
+    }
+
+    /// The leader is left with a bare quorum, and then one node of that quorum has its clock stepped.
+    fn plan_step_forward(&mut self, server: usize) {
+        let (Some(leader), ttl) = (self.last_leader, self.ttl_us()) else { return };
+        let servers = self.profile.lists[0].len();
+        for other in 1..servers.div_ceil(2) {
+            let link = &mut self.links[leader][(server + other) % servers];
+            (link.cut_up, link.cut_down) = (true, true);
+            let heals = Event::Heal { slot: leader, server: (server + other) % servers };
+            self.plan(self.now + 3 * ttl, heals);
+        }
+        self.plan(self.now + ttl * 12 / 10, Event::StepForward(server));
+    }
+
+    /// Nobody but the leader has seen what the clock showed before.
+    pub fn step_forward(&mut self, server: usize) {
+        let by = i64::try_from(2 * self.ttl_us()).expect("short");
+        self.servers[server].clock.step(self.now, by);
+        self.note(&format!("server {server}: clock stepped forward"));
+        let leader = self.last_leader;
+        for slot in (0..self.candidates.len()).filter(|slot| Some(*slot) != leader) {
+            self.end(slot);
         }
     }
 
@@ -537,6 +645,9 @@ impl World {
     }
 
     fn change_rates(&mut self, slot: usize, server: usize) {
+        if self.planted == Some(Plant::RatesBeyond) {
+            return;
+        }
         let ppm = self.profile.rate(&mut self.fate, Whose::Node);
         self.servers[server].clock.set_rate(self.now, ppm);
         let ppm = self.profile.rate(&mut self.fate, Whose::Candidate);
@@ -547,6 +658,9 @@ impl World {
     /// As NTP does: a node's clock that is off goes faster or slower until it is right.
     pub fn discipline(&mut self) {
         self.plan(self.now + self.ttl_us() / 4, Event::Discipline);
+        if self.planted == Some(Plant::RatesBeyond) {
+            return;
+        }
         let limit = i64::try_from(micros(self.profile.quarantine) / 10).expect("short");
         for server in usize::from(self.profile.has_wild_clock)..self.servers.len() {
             let offset = self.servers[server].clock.offset(self.now, self.date);
@@ -593,6 +707,36 @@ impl World {
         for (node, wire) in closed {
             let at = self.now + self.links[slot][server].trip;
             self.plan(at, Event::Closed(whom, node, wire));
+        }
+    }
+
+    /// Takes the lock as go-redsync does where a quorum of keys is missing, and asks about nothing else.
+    pub fn contend_as_redsync(&mut self) {
+        let ttl = self.ttl_us();
+        self.plan(self.now + ttl / 16, Event::Redsync);
+        let is_free = |server: &usize| {
+            let there = &self.servers[*server];
+            let is_reached = there.is_up && !there.is_hung && there.state.refuses.is_none();
+            is_reached && there.state.owner(self.node_time(*server) / 1000).is_none()
+        };
+        let list = self.profile.lists[0].clone();
+        let free: Vec<usize> = list.iter().copied().filter(is_free).collect();
+        if self.now < self.redsync_until || free.len() < quorum(list.len()) {
+            return;
+        }
+        let owner = Owner::found(&format!("redsync{}", self.now));
+        for server in free {
+            let expires = Some(self.node_time(server) / 1000 + ttl / 1000);
+            self.servers[server].state.lock = Some(Lock { owner: owner.clone(), expires });
+        }
+        // Less its allowance for drift.
+        self.redsync_until = self.now + ttl * 99 / 100;
+        self.note("a contender that speaks Redsync leads");
+        for slot in 0..self.candidates.len() {
+            let now = self.clock_now(slot);
+            if self.candidates[slot].published.is_some_and(|belief| now < belief.deadline) {
+                self.fail(&format!("a contender that speaks Redsync leads while candidate {slot} believes"));
+            }
         }
     }
 

@@ -4,10 +4,10 @@ use redleader::redsync::name::Owner;
 use redleader::redsync::reply::{Answer, Claim, Ended, Kind, Outcome, RunId, Token, Verdict, What};
 use std::time::Duration;
 
-use crate::plant::Plant;
+use super::plant::Plant;
 
 /// One server's data, and what it refuses.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeState {
     pub run: RunId,
     pub lock: Option<Lock>,
@@ -19,14 +19,14 @@ pub struct NodeState {
 }
 
 /// The lock's key. `expires`: node time in milliseconds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lock {
     pub owner: Owner,
     pub expires: Option<u64>,
 }
 
 /// The lock's state; times are node times in milliseconds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
     pub run: Option<RunId>,
     pub born: Option<u64>,
@@ -37,7 +37,7 @@ pub struct State {
     pub until: u64,
     pub over: Token,
     pub list: Option<String>,
-    /// A field is no number.
+    /// The token is no number.
     pub unreadable: bool,
 }
 
@@ -208,9 +208,9 @@ impl Run<'_> {
             let burns = self.node.planted != Some(Plant::ReleaseBurnsNothing);
             if !state.unreadable && burns {
                 state.token = state.token.max(token);
-                if ended == Ended::Released {
-                    state.over = state.over.max(token);
-                }
+            }
+            if burns && ended == Ended::Released {
+                state.over = state.over.max(token);
             }
             if state.owner.as_ref() == Some(owner) {
                 state.until = 0;
@@ -271,7 +271,7 @@ impl Run<'_> {
     fn owed_to_another(&mut self, asker: Option<&Owner>, writes: bool) -> Result<Option<u64>, Kind> {
         let (now, state) = (self.now, &self.node.state);
         let is_other = state.owner.is_some() && state.owner.as_ref() != asker;
-        if !is_other || state.until <= now || self.has(Plant::NoUntil) {
+        if !is_other || state.until < now || self.has(Plant::NoUntil) {
             return Ok(None);
         }
         if state.until > now + state.ttl {
@@ -283,8 +283,7 @@ impl Run<'_> {
                 self.node.state.until = now + self.node.state.ttl;
             }
         }
-        let left = (self.node.state.until - now).min(self.node.state.ttl);
-        Ok((left > 0).then_some(left))
+        Ok(Some((self.node.state.until - now).min(self.node.state.ttl)))
     }
 
     fn write_state(&mut self, claim: &Claim, list: &str) {

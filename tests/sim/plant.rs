@@ -1,10 +1,11 @@
 //! Bugs to plant, so that the invariants are known to notice: every variant of protocol section 8.
 //!
-//! Those of the scripts are planted in the nodes of the simulator. Those of the core have their name and place only: no
-//! source of the product has a bug to switch on.
+//! Those of the scripts and of the world are planted here. Those of the core are in no source of the product: they are
+//! in `planted.patch`, which `tests/sim/mutants` applies to a copy. What the promise takes for granted is here too: it is
+//! shown to break when that does not hold.
 
 /// Each is a way that somebody could have built it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Plant {
     NoQuarantine,
     LooksWriteNoMarker,
@@ -35,20 +36,13 @@ pub enum Plant {
     UnknownIsVote,
     QuorumOfReachable,
     OtherLists,
+    LongerLists,
     MonotonicClock,
-}
-
-impl Plant {
-    /// Needs a rare course of events: thousands of histories, and more time than a change is worth.
-    pub fn is_rare(self) -> bool {
-        matches!(
-            self,
-            Self::FutureMarkerIsWaitedFor
-                | Self::RegrantKeepsExpiry
-                | Self::RegrantKeepsToken
-                | Self::UntilForgottenByStep
-        )
-    }
+    StepForward,
+    RatesBeyond,
+    FrozenMachine,
+    OlderProcess,
+    RedsyncBeside,
 }
 
 /// Where a bug sits.
@@ -56,12 +50,14 @@ impl Plant {
 pub enum Place {
     Script,
     Core,
+    /// What reads the clock and speaks to the nodes.
+    Driver,
     /// What the promise takes for granted.
     World,
 }
 
 impl Plant {
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::NoQuarantine,
         Self::OwnQuarantine,
         Self::ExtendedInQuarantine,
@@ -90,9 +86,14 @@ impl Plant {
         Self::ReleaseOfAnyOwner,
         Self::ExtendOfAnyOwner,
         Self::OtherLists,
+        Self::LongerLists,
         Self::SplitSleeps,
         Self::MonotonicClock,
     ];
+
+    /// What is not promised.
+    pub const LIMITS: [Self; 5] =
+        [Self::StepForward, Self::RatesBeyond, Self::FrozenMachine, Self::OlderProcess, Self::RedsyncBeside];
 
     pub fn place(self) -> Place {
         match self {
@@ -124,7 +125,14 @@ impl Plant {
             | Self::SplitSleeps
             | Self::UnknownIsVote
             | Self::QuorumOfReachable => Place::Core,
-            Self::OtherLists | Self::MonotonicClock => Place::World,
+            Self::MonotonicClock => Place::Driver,
+            Self::OtherLists
+            | Self::LongerLists
+            | Self::StepForward
+            | Self::RatesBeyond
+            | Self::FrozenMachine
+            | Self::OlderProcess
+            | Self::RedsyncBeside => Place::World,
         }
     }
 
@@ -160,6 +168,12 @@ impl Plant {
             Self::ExtendOfAnyOwner => "extend without owner check",
             Self::OtherLists => "lists ABC and ABD together",
             Self::SplitSleeps => "a split vote sleeps by time left",
+            Self::LongerLists => "lists ABC and ABCDE together",
+            Self::StepForward => "a node's clock is stepped forward by more than its key",
+            Self::RatesBeyond => "clock rates differ by more than the margin",
+            Self::FrozenMachine => "a machine is frozen together with its clock",
+            Self::OlderProcess => "an older copy of a server is back at its address, and nobody sees the change",
+            Self::RedsyncBeside => "go-redsync beside us, and a node restarts empty",
             Self::MonotonicClock => "monotonic instead of boot clock, over a suspend",
         }
     }

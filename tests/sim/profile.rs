@@ -106,7 +106,7 @@ impl Profile {
             has_worst_rates: chance.permille(300),
             burns: chance.pick(&[0, 0, 50, 300]),
             ambushes: chance.pick(&[0, 0, 50, 300]),
-            has_wild_clock: lists.len() == 1 && chance.permille(150),
+            has_wild_clock: lists.len() == 1 && chance.permille(250),
             // Not every world has every fault, so that each is also seen without the noise of the others.
             faults: crate::fault::usual(flavour)
                 & match chance.between(0, 2) {

@@ -146,6 +146,7 @@ impl World {
         let what = What::Release { owner, token, ended: Ended::Aborted };
         let _ = apply(&mut self.servers[server].state, time, "", &what);
         self.count("late releases of others");
+        self.high_token = self.high_token.max(token);
         self.note(&format!("server {server} burns token {token} for somebody"));
     }
 
