@@ -1,0 +1,238 @@
+//! The control plane, its nodes and images, and the way to its API.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::figures::{figure, setting};
+use crate::wait::{boot_ms, eventually};
+
+/// The image under test, as it is called in the cluster.
+pub const IMAGE: &str = "localhost/redleader:test";
+/// The small app, which knows nothing of leadership.
+pub const WEB: &str = "localhost/web:1";
+/// The same under another name: a rollout of a new image.
+pub const WEB_2: &str = "localhost/web:2";
+/// A redis-server of this machine with a shell, for the chart's own nodes.
+pub const NODE: &str = "localhost/node:1";
+
+/// A cluster that runs.
+pub struct Cluster {
+    root: PathBuf,
+    /// `kubectl proxy`: the API as plain HTTP.
+    proxy: Mutex<Option<Child>>,
+    port: u16,
+}
+
+impl Cluster {
+    /// Starts it and puts the images in.
+    pub fn up() -> Self {
+        let began = boot_ms();
+        script("cluster", &["up"]);
+        let root = PathBuf::from(setting("CLUSTER_DIR").unwrap_or_else(|| "/tmp/redleader-e2e".into()));
+        figure("cluster", &format!("two nodes Ready after {:.1} s", seconds_since(began)));
+        images(&root);
+        let (proxy, port) = proxy(&root);
+        Self { root, proxy: Mutex::new(Some(proxy)), port }
+    }
+
+    /// Ends it; nothing is left.
+    pub fn down(&self) {
+        if let Some(mut proxy) = self.proxy.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = proxy.kill();
+            let _ = proxy.wait();
+        }
+        script("cluster", &["down"]);
+    }
+
+    /// Ends a part of the control plane or of a node, or starts it again: `stop apiserver`.
+    pub fn part(&self, what: &str, part: &str) {
+        script("cluster", &[what, part]);
+    }
+
+    /// The directory with logs and configuration.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// A command that finds this cluster and its tools.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(tool(program));
+        command.env("KUBECONFIG", self.root.join("admin.kubeconfig")).env("HELM_CACHE_HOME", self.root.join("helm"));
+        command.env("HELM_CONFIG_HOME", self.root.join("helm")).env("HELM_DATA_HOME", self.root.join("helm"));
+        command
+    }
+
+    /// Runs kubectl; its output, whatever the end.
+    pub fn try_kubectl(&self, arguments: &[&str]) -> Output {
+        self.command("kubectl").args(arguments).output().expect("kubectl is in the cache")
+    }
+
+    /// Runs kubectl, which has to succeed.
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        succeed(&arguments.join(" "), self.try_kubectl(arguments))
+    }
+
+    /// `kubectl apply` of a manifest.
+    pub fn apply(&self, manifest: &str) -> String {
+        let mut command = self.command("kubectl");
+        succeed("apply", feed(command.args(["apply", "-f", "-"]), manifest))
+    }
+
+    /// GET of a path of the API; None if there is no such object, or no API.
+    pub fn get(&self, path: &str) -> Option<Value> {
+        let (status, body) = self.request("GET", path, "", "")?;
+        (status == 200).then(|| serde_json::from_str(&body).ok()).flatten()
+    }
+
+    /// The items of a list of the API.
+    pub fn list(&self, path: &str) -> Vec<Value> {
+        self.get(path).and_then(|list| list["items"].as_array().cloned()).unwrap_or_default()
+    }
+
+    /// Any request: status and body; None if nobody answers.
+    pub fn request(&self, method: &str, path: &str, kind: &str, body: &str) -> Option<(u16, String)> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(20))).ok()?;
+        // HTTP/1.0, so that the answer has no parts and ends with the connection.
+        let kind = if kind.is_empty() { "application/json" } else { kind };
+        let head = format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: {kind}\r\n");
+        write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).ok()?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).ok()?;
+        let answer = String::from_utf8_lossy(&answer);
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        let status = head.split(' ').nth(1)?.parse().ok()?;
+        Some((status, body.to_owned()))
+    }
+
+    /// Makes a namespace that enforces Pod Security `restricted`.
+    pub fn namespace(&self, name: &str) {
+        self.apply(&format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: {name}\n  labels: \
+             {{pod-security.kubernetes.io/enforce: restricted, pod-security.kubernetes.io/warn: restricted}}\n"
+        ));
+        // The volumes of every pod with a token need it, and it comes a moment later.
+        eventually("the namespace has its authority", Duration::from_secs(120), || {
+            self.get(&format!("/api/v1/namespaces/{name}/configmaps/kube-root-ca.crt"))
+        });
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(mut proxy) = self.proxy.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = proxy.kill();
+            let _ = proxy.wait();
+        }
+    }
+}
+
+/// Seconds since a moment of the boot clock.
+pub fn seconds_since(began: u64) -> f64 {
+    Duration::from_millis(boot_ms() - began).as_secs_f64()
+}
+
+/// The package's directory.
+pub fn package() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Where the tools are.
+fn tool(program: &str) -> PathBuf {
+    let home = setting("HOME").unwrap_or_else(|| "/root".into());
+    let bin =
+        setting("REDLEADER_KUBE").map_or_else(|| Path::new(&home).join(".cache/redleader/kube/bin"), PathBuf::from);
+    let built = bin.join(program);
+    if built.exists() { built } else { PathBuf::from(program) }
+}
+
+/// Runs one of the scripts beside this file, which has to succeed.
+fn script(name: &str, arguments: &[&str]) -> String {
+    let path = package().join("tests/e2e").join(name);
+    let output = Command::new(&path).args(arguments).stdin(Stdio::null()).output();
+    succeed(name, output.unwrap_or_else(|why| panic!("{}: {why}", path.display())))
+}
+
+/// What a command said, which has to have succeeded.
+#[track_caller]
+pub fn succeed(what: &str, output: Output) -> String {
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{what}: {}\n{said}{}", output.status, String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+/// Runs a command with this on its standard input.
+pub fn feed(command: &mut Command, input: &str) -> Output {
+    let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped.spawn().expect("the command is there");
+    child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("the command reads");
+    child.wait_with_output().expect("the command ends")
+}
+
+fn proxy(root: &Path) -> (Child, u16) {
+    let mut command = Command::new(tool("kubectl"));
+    command.args(["proxy", "--port=0", "--disable-filter=true"]).env("KUBECONFIG", root.join("admin.kubeconfig"));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("kubectl is in the cache");
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("kubectl proxy says its port");
+    let port = line.trim().rsplit(':').next().and_then(|port| port.parse().ok());
+    (child, port.unwrap_or_else(|| panic!("kubectl proxy says {line:?}")))
+}
+
+/// Builds and imports every image.
+fn images(root: &Path) {
+    let began = boot_ms();
+    let archive = root.join("redleader.tar");
+    let archive = archive.to_string_lossy();
+    script("build-image", &[&archive, IMAGE]);
+    script("cluster", &["import", &archive]);
+    figure("images", &format!("redleader's own in {:.1} s (quick if it is in the cache)", seconds_since(began)));
+    let web = root.join("web");
+    std::fs::create_dir_all(&web).expect("the cluster's directory is ours");
+    let mut rustc = Command::new("rustc");
+    rustc.args(["--edition", "2024", "-O", "-C", "target-feature=+crt-static", "-C", "strip=symbols"]);
+    rustc.args(["--target", &host(), "-o"]).arg(web.join("web")).arg(package().join("tests/e2e/web/web.rs"));
+    succeed("rustc", rustc.output().expect("rustc is there"));
+    for name in [WEB, WEB_2] {
+        image(name, &web, "/web");
+    }
+    let node = root.join("node-image");
+    node_root(&node);
+    image(NODE, &node, "/bin/redis-server");
+}
+
+/// The target that this machine's compiler makes programs for.
+fn host() -> String {
+    let said = succeed("rustc", Command::new("rustc").arg("-vV").output().expect("rustc is there"));
+    said.lines().find_map(|line| line.strip_prefix("host: ")).expect("rustc says it").to_owned()
+}
+
+fn image(name: &str, directory: &Path, entry: &str) {
+    let mut command = Command::new(package().join("tests/e2e/cluster"));
+    command.args(["image", name]).arg(directory).env("ENTRYPOINT", entry);
+    succeed(name, command.output().expect("the script is there"));
+}
+
+/// A root with redis-server, a shell, and the libraries that they load.
+fn node_root(root: &Path) {
+    for program in ["redis-server", "redis-cli", "sh"] {
+        let path = succeed("which", Command::new("which").arg(program).output().expect("which is there"));
+        let path = path.trim();
+        let libraries = succeed("ldd", Command::new("ldd").arg(path).output().expect("ldd is there"));
+        copy(Path::new(path), &root.join("bin").join(program));
+        for word in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
+            copy(Path::new(word), &root.join(word.trim_start_matches('/')));
+        }
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to.parent().expect("a file is in a directory")).expect("the cluster's directory is ours");
+    std::fs::copy(from, to).unwrap_or_else(|why| panic!("{}: {why}", from.display()));
+}

@@ -1,0 +1,48 @@
+//! A real Kubernetes of two nodes, the real image, and the chart as a user installs it: `make e2e`.
+//!
+//! Each row installs releases of its own in a namespace of its own, which enforces Pod Security `restricted`, and takes
+//! them away. Rows of one stage run beside each other, since most of their time is waiting; those that take something
+//! away from the whole cluster have a stage to themselves.
+//!
+//! * `cluster`: the control plane, its nodes and images, and the way to its API;
+//! * `release`: a release of the chart, its pods, and what is done to them;
+//! * `caller`: who calls the Service all the time, and notes who answers;
+//! * `row`: what a row is, and how rows are run;
+//! * `rows`: what is shown.
+//!
+//! `e2e` runs all rows; `e2e WORD…` those with such a word in their names; `e2e --list` names them.
+//! KEEP=1 leaves the cluster as it is, for a look at it by hand.
+
+#![allow(
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test may panic and print, and nothing here is anyone's API"
+)]
+
+mod caller;
+mod cluster;
+#[path = "../it/support/figures.rs"]
+#[allow(dead_code, reason = "shared with the integration tests")]
+mod figures;
+mod release;
+mod row;
+mod rows;
+#[path = "../it/support/wait.rs"]
+#[allow(dead_code, reason = "shared with the integration tests")]
+mod wait;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let rows = rows::all();
+    if words.iter().any(|word| word == "--list") {
+        for row in &rows {
+            println!("{}: {}", row.name, row.shows);
+        }
+        return ExitCode::SUCCESS;
+    }
+    row::run(rows, &words)
+}

@@ -1,0 +1,204 @@
+//! A release of the chart, its pods, and what is done to them.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::caller::get;
+use crate::cluster::{Cluster, IMAGE, NODE, WEB, feed, package, succeed};
+use crate::wait::eventually;
+
+/// More than the slowest start of pods on a busy machine.
+pub const LONG: Duration = Duration::from_secs(120);
+
+/// A release that is installed, or about to be.
+pub struct Release<'a> {
+    /// Where.
+    pub cluster: &'a Cluster,
+    /// The namespace, which is the release's name as well.
+    pub name: String,
+    /// Values, as `--set` takes them.
+    pub values: Vec<String>,
+}
+
+impl<'a> Release<'a> {
+    /// A release with these values over those that every release here has, in a new namespace of its name.
+    pub fn new(cluster: &'a Cluster, name: &str, values: &[&str]) -> Self {
+        cluster.namespace(name);
+        let mut all: Vec<String> = [
+            format!("image.repository={}", IMAGE.split_once(':').expect("it has a tag").0),
+            format!("image.tag={}", IMAGE.split_once(':').expect("it has a tag").1),
+            "image.pullPolicy=Never".into(),
+            format!("nodes.image={NODE}"),
+            "nodes.command=redis-server".into(),
+            format!("app.image={WEB}"),
+            "app.imagePullPolicy=Never".into(),
+            format!("fullnameOverride={name}"),
+        ]
+        .into();
+        all.extend(values.iter().map(|value| (*value).to_owned()));
+        Self { cluster, name: name.to_owned(), values: all }
+    }
+
+    /// `helm install`, without any wait of Helm's own but for hooks.
+    pub fn install(&self) -> String {
+        succeed("helm install", self.helm("install", &[]))
+    }
+
+    /// `helm upgrade` with more values; they stay for the next one.
+    pub fn upgrade(&mut self, values: &[&str], flags: &[&str]) -> Output {
+        self.values.extend(values.iter().map(|value| (*value).to_owned()));
+        self.helm("upgrade", flags)
+    }
+
+    /// `helm uninstall`.
+    pub fn uninstall(&self) -> String {
+        let mut command = self.cluster.command("helm");
+        succeed("helm uninstall", command.args(["uninstall", &self.name, "-n", &self.name]).output().expect("helm"))
+    }
+
+    fn helm(&self, what: &str, flags: &[&str]) -> Output {
+        let mut command = self.cluster.command("helm");
+        command.args([what, &self.name]).arg(chart()).args(["-n", &self.name]).args(flags);
+        for value in &self.values {
+            command.args(["--set", value]);
+        }
+        command.output().expect("helm is in the cache")
+    }
+
+    /// The pods of the replicas that are not on their way out.
+    pub fn pods(&self) -> Vec<Value> {
+        let path =
+            format!("/api/v1/namespaces/{}/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dreplica", self.name);
+        self.cluster.list(&path).into_iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).collect()
+    }
+
+    /// The names of the pods that are Ready.
+    pub fn ready(&self) -> Vec<String> {
+        self.pods().iter().filter(|pod| condition(pod, "Ready") == Some("True")).map(name).collect()
+    }
+
+    /// What redleader says in a pod; None if it does not answer.
+    pub fn leader_json(&self, pod: &str) -> Option<Value> {
+        said(&self.cluster.get(&format!("/api/v1/namespaces/{}/pods/{pod}", self.name))?)
+    }
+
+    /// The pod that leads by its own word.
+    pub fn leading(&self) -> Option<Value> {
+        self.pods().into_iter().find(|pod| said(pod).is_some_and(|said| said["leading"] == true))
+    }
+
+    /// Its name.
+    pub fn leader(&self) -> Option<String> {
+        self.leading().as_ref().map(name)
+    }
+
+    /// Waits for a leader that is not one of these.
+    #[track_caller]
+    pub fn next_leader(&self, not: &[&str]) -> String {
+        eventually("a leader", LONG, || self.leader().filter(|pod| !not.contains(&pod.as_str())))
+    }
+
+    /// Waits until there are so many pods and one of them leads, and every one has said something.
+    #[track_caller]
+    pub fn settle(&self, replicas: usize) -> String {
+        eventually("all pods run and one leads", LONG, || {
+            let pods = self.pods();
+            let running = pods.iter().filter(|pod| condition(pod, "Initialized") == Some("True"));
+            let started = running.filter(|pod| said(pod).is_some()).count();
+            (pods.len() == replicas && started == replicas).then(|| self.leader()).flatten()
+        })
+    }
+
+    /// The address of the Service, as every pod and node of the cluster calls it.
+    pub fn service(&self) -> String {
+        let path = format!("/api/v1/namespaces/{0}/services/{0}", self.name);
+        let service = self.cluster.get(&path).unwrap_or_else(|| panic!("{path} is not there"));
+        format!("{}:{}", service["spec"]["clusterIP"].as_str().unwrap(), service["spec"]["ports"][0]["port"])
+    }
+
+    /// Runs redleader in a pod's container.
+    pub fn exec(&self, pod: &str, container: &str, arguments: &[&str]) -> Output {
+        let words = ["exec", "-n", &self.name, pod, "-c", container, "--"];
+        self.cluster.try_kubectl(&[&words, arguments].concat())
+    }
+
+    /// Kills the process of a pod's container that runs this program.
+    #[track_caller]
+    pub fn kill(&self, pod: &str, program: &str) {
+        let pid = eventually("the process is there", LONG, || process(pod, program));
+        let output = std::process::Command::new("kill").args(["-9", &pid.to_string()]).output();
+        succeed("kill", output.expect("kill is there"));
+    }
+
+    /// How often containers of the replicas were started again.
+    pub fn restarts(&self) -> u64 {
+        let count = |pod: &Value, kind: &str| -> u64 {
+            let statuses = pod["status"][kind].as_array().cloned().unwrap_or_default();
+            statuses.iter().filter_map(|status| status["restartCount"].as_u64()).sum()
+        };
+        self.pods().iter().map(|pod| count(pod, "containerStatuses") + count(pod, "initContainerStatuses")).sum()
+    }
+}
+
+/// The chart's directory.
+pub fn chart() -> PathBuf {
+    package().join("charts/redleader")
+}
+
+/// An object's name.
+pub fn name(object: &Value) -> String {
+    object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
+}
+
+/// What redleader says in this pod, asked at its own address: the API server has no part in it.
+pub fn said(pod: &Value) -> Option<Value> {
+    let address = pod["status"]["podIP"].as_str()?;
+    serde_json::from_str(&get(&format!("{address}:9797"), "/leader")?.1).ok()
+}
+
+/// The status of a condition.
+pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a str> {
+    let conditions = object["status"]["conditions"].as_array()?;
+    conditions.iter().find(|condition| condition["type"] == kind)?["status"].as_str()
+}
+
+/// The process of a pod whose program has this name: every container's environment names its pod.
+pub fn process(pod: &str, program: &str) -> Option<u32> {
+    let wanted = format!("HOSTNAME={pod}");
+    for entry in std::fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|text| text.parse::<u32>().ok()) else { continue };
+        let path = entry.path();
+        let read = |file: &str| std::fs::read(path.join(file)).unwrap_or_default();
+        let is_program = |first: &[u8]| first.rsplit(|byte| *byte == b'/').next() == Some(program.as_bytes());
+        let command = read("cmdline");
+        if command.split(|byte| *byte == 0).next().is_some_and(is_program)
+            && read("environ").split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+        {
+            return Some(pid);
+        }
+    }
+    None
+}
+
+/// `helm template` of a chart: what it renders, or why it refuses.
+pub fn render(cluster: &Cluster, chart: &Path, words: &[impl AsRef<OsStr>]) -> Result<String, String> {
+    let output = cluster.command("helm").args(["template"]).args(words).arg(chart).output().expect("helm");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+/// What the API server makes of a manifest: every object as it would be, or why not.
+pub fn dry_run(cluster: &Cluster, namespace: &str, manifest: &str) -> Result<Vec<Value>, String> {
+    let mut command = cluster.command("kubectl");
+    command.args(["apply", "--dry-run=server", "-n", namespace, "-o", "json", "-f", "-"]);
+    let output = feed(&mut command, manifest);
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let said: Value = serde_json::from_slice(&output.stdout).map_err(|why| why.to_string())?;
+    Ok(said["items"].as_array().cloned().unwrap_or_else(|| vec![said.clone()]))
+}

@@ -1,0 +1,60 @@
+//! The real image in a pod that is allowed nothing.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::cluster::{Cluster, IMAGE};
+use crate::figures::figure;
+use crate::release::{LONG, condition};
+use crate::row::{Row, Stage};
+use crate::wait::{eventually, let_time_pass};
+
+/// The most that the image may hold, in bytes.
+const SIZE_MOST: u64 = 8_000_000;
+
+pub const ROWS: &[Row] = &[Row {
+    name: "K8-image",
+    shows: "the image is small, and runs with a read-only root, no capability, any user id, and 16 MiB of memory",
+    stage: Stage::Together,
+    run: allowed_nothing,
+}];
+
+/// A pod with the image and nothing else. Its nodes are not there: that is no reason to end.
+const POD: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: bare, namespace: k8}
+spec:
+  automountServiceAccountToken: false
+  securityContext: {runAsNonRoot: true, runAsUser: 1000900123, runAsGroup: 0, seccompProfile: {type: RuntimeDefault}}
+  containers:
+    - name: redleader
+      image: IMAGE
+      imagePullPolicy: Never
+      args: [run, --lock, bare, --redis, "redis://10.88.0.1:1,redis://10.88.0.1:2,redis://10.88.0.1:3"]
+      securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+      resources: {limits: {memory: 16Mi, cpu: 500m}}
+      livenessProbe: {httpGet: {path: /livez, port: 9797}, periodSeconds: 1, failureThreshold: 3}
+"#;
+
+fn allowed_nothing(cluster: &Cluster) {
+    let size = std::fs::metadata(cluster.root().join("redleader.tar")).expect("the archive is there").len();
+    figure("K8 image", &format!("{size} bytes as an archive"));
+    assert!(size <= SIZE_MOST, "{size} bytes, more than {SIZE_MOST}");
+    cluster.namespace("k8");
+    cluster.apply(&POD.replace("IMAGE", IMAGE));
+    let path = "/api/v1/namespaces/k8/pods/bare";
+    eventually("the pod runs", LONG, || cluster.get(path).filter(|pod| condition(pod, "Ready") == Some("True")));
+    let said = eventually("it answers", LONG, || cluster.get(&format!("{path}:9797/proxy/leader")));
+    assert_eq!(said["leading"], false, "{said}");
+    let_time_pass("probes of a pod with little memory", Duration::from_secs(5));
+    let pod = cluster.get(path).expect("the pod is there");
+    let restarts = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].as_u64();
+    assert_eq!(restarts(&pod), Some(0), "{}", pod["status"]);
+    let refused = cluster.try_kubectl(&["exec", "-n", "k8", "bare", "--", "/bin/sh", "-c", "true"]);
+    assert!(!refused.status.success(), "there is a shell in the image");
+    let version = cluster.kubectl(&["exec", "-n", "k8", "bare", "--", "/redleader", "--version"]);
+    assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+    cluster.kubectl(&["delete", "pod", "-n", "k8", "bare", "--grace-period=5"]);
+}
