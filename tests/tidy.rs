@@ -86,17 +86,18 @@ fn modules_are_named_for_what_they_hold() {
 
 #[test]
 fn only_the_command_line_reads_the_environment() {
-    for file in files_under("src", "rs").into_iter().filter(|file| file != Path::new("src/cli.rs")) {
+    for file in files_under("src", "rs").into_iter().filter(|file| !is_in(file, "src/cli")) {
         for (number, line) in code(&file) {
             let read = ["env::var", "env::vars", "env::args"].iter().any(|path| line.contains(path));
-            assert!(!read, "{}:{number}: only src/cli.rs reads environment and arguments", file.display());
+            assert!(!read, "{}:{number}: only src/cli reads environment and arguments", file.display());
         }
     }
 }
 
 #[test]
 fn tests_sleep_in_one_place() {
-    let allowed = [Path::new("tests/it/support/wait.rs"), Path::new("tests/tidy.rs")];
+    // The witness is no test: its rhythm is its work.
+    let allowed = ["tests/it/support/wait.rs", "tests/tidy.rs", "tests/witness/witness.rs"].map(Path::new);
     for file in files_under("tests", "rs").into_iter().filter(|file| !allowed.contains(&file.as_path())) {
         for (number, line) in lines_without_comments(&file) {
             assert!(!line.contains("sleep("), "{}:{number}: wait by `eventually`", file.display());
@@ -137,6 +138,84 @@ fn the_lock_library_shows_no_types_of_redis_or_tokio() {
     }
 }
 
+/// A column of this name is the last one, and holds links to tests: `[module::test](../tests/it/module.rs)`.
+const TEST_COLUMN: &str = "test";
+
+/// What is wrong with the tables of a document that have a column of tests, and how many rows they have.
+fn untested_rows(document: &str, text: &str, exists: impl Fn(&Path, &str) -> bool) -> (usize, Vec<String>) {
+    let (mut rows, mut faults, mut columns) = (0, Vec::new(), None);
+    for line in text.lines() {
+        let cells: Vec<&str> = match line.strip_prefix('|').and_then(|line| line.strip_suffix('|')) {
+            Some(line) => line.split('|').map(str::trim).collect(),
+            None => {
+                columns = None;
+                continue;
+            }
+        };
+        let Some(count) = columns else {
+            columns = Some(if cells.last() == Some(&TEST_COLUMN) { cells.len() } else { 0 });
+            continue;
+        };
+        if count == 0 || cells.iter().all(|cell| cell.chars().all(|letter| letter == '-')) {
+            continue;
+        }
+        rows += 1;
+        let fault = cells[0];
+        if cells.len() != count || cells.iter().any(|cell| cell.is_empty()) {
+            faults.push(format!("{document}: {fault}: {} cells of {count}, or an empty one", cells.len()));
+            continue;
+        }
+        for link in cells[count - 1].split("<br>") {
+            let parts = link.strip_prefix('[').and_then(|link| link.strip_suffix(')')?.split_once("](../"));
+            match parts {
+                Some((name, file)) if exists(Path::new(file), name) => {}
+                Some((name, file)) => faults.push(format!("{document}: {fault}: there is no test {name} in {file}")),
+                None => faults.push(format!("{document}: {fault}: no link to a test: {link}")),
+            }
+        }
+    }
+    (rows, faults)
+}
+
+/// Whether the file, which a test's path is named after, has this test, and it is not ignored.
+fn has_test(file: &Path, name: &str) -> bool {
+    let Ok(text) = std::fs::read_to_string(file) else { return false };
+    let (module, test) = (name.split("::").next().unwrap_or_default(), name.rsplit("::").next().unwrap_or_default());
+    let is_named_after =
+        file.components().any(|part| part.as_os_str().to_string_lossy().trim_end_matches(".rs") == module);
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let at = lines.iter().position(|line| line.starts_with(&format!("fn {test}(")));
+    let attributes =
+        at.map(|at| lines[..at].iter().rev().take_while(|line| line.starts_with("#[")).collect::<Vec<_>>());
+    let is_test = attributes.is_some_and(|all| all.contains(&&"#[test]") && !all.iter().any(|a| a.contains("ignore")));
+    is_named_after && is_test
+}
+
+#[test]
+fn every_row_of_the_failure_modes_and_of_the_servers_names_a_test_that_exists() {
+    for (document, least) in [("docs/failure-modes.md", 30), ("docs/servers.md", 20)] {
+        let (rows, faults) = untested_rows(document, &read(document), has_test);
+        assert!(faults.is_empty(), "{}", faults.join("\n"));
+        assert!(rows >= least, "{document}: {rows} rows; where are the others?");
+    }
+}
+
+#[test]
+fn a_row_without_a_test_or_with_one_that_is_gone_is_found() {
+    let exists = |file: &Path, name: &str| file == Path::new("tests/it/a.rs") && name == "a::b";
+    let table =
+        |cell: &str| format!("| fault | test |\n|---|---|\n| power | {cell} |\n\n| no | tests |\n|---|---|\n| x | |\n");
+    let faults = |cell: &str| untested_rows("doc", &table(cell), exists);
+    assert_eq!(faults("[a::b](../tests/it/a.rs)"), (1, vec![]));
+    for wrong in ["", "a::b", "[a::c](../tests/it/a.rs)", "[a::b](../tests/it/b.rs)", "[a::b](../tests/it/a.rs)<br>"] {
+        assert_eq!(faults(wrong).1.len(), 1, "{wrong}");
+    }
+    assert!(has_test(Path::new("tests/tidy.rs"), "tidy::a_row_without_a_test_or_with_one_that_is_gone_is_found"));
+    assert!(
+        !has_test(Path::new("tests/tidy.rs"), "tidy::has_test") && !has_test(Path::new("tests/tidy.rs"), "it::read")
+    );
+}
+
 #[test]
 fn the_version_is_the_top_of_the_changelog() {
     let changelog = read("CHANGELOG.md");
@@ -155,9 +234,13 @@ fn no_planted_fault_is_ever_released() {
     let default = manifest.get("features").and_then(|features| features.get("default"));
     let empty = default.is_none_or(|default| default.as_array().is_some_and(Vec::is_empty));
     assert!(empty, "Cargo.toml: default features are on in a release");
+    for file in files_under("src", "rs") {
+        assert!(!read(&file.to_string_lossy()).contains("planted::"), "{}: a bug of tests/sim", file.display());
+    }
     for file in ["Makefile", "Dockerfile", ".ci/run"] {
         let text = std::fs::read_to_string(file).unwrap_or_default();
-        assert!(!text.contains("mutant") && !text.contains("--all-features"), "{file} builds a planted fault");
+        let builds = |line: &str| line.contains("cargo") && line.contains("mutant") || line.contains("--all-features");
+        assert!(!text.lines().any(builds), "{file} builds a planted fault");
     }
 }
 

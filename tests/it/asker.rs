@@ -147,6 +147,12 @@ impl Asker {
         kind
     }
 
+    /// Waits until the node is up, whatever is told of it before.
+    #[track_caller]
+    pub fn wait_up(&mut self) {
+        while !matches!(self.event(), NodeEvent::Up { .. }) {}
+    }
+
     /// Asks and waits, as an attempt that is under way.
     #[track_caller]
     pub fn ask(&mut self, what: What) -> Outcome {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::middleman::{Middleman, Spoiler, Way};
 use crate::support::{OverlapMeter, Replica, ReplicaOptions, Servers, eventually, figure};
+use crate::witness::Witness;
 
 const SOON: Duration = Duration::from_secs(20);
 const TTL: &str = "1s";
@@ -21,13 +22,15 @@ struct Contender {
 }
 
 impl Contender {
-    fn start(way: Way, nodes: &Servers) -> Self {
+    fn start(way: Way, nodes: &Servers, witness: &Witness) -> Self {
         let middlemen = [0, 1].map(|node| Middleman::start(way, &nodes[node].address()));
         for middleman in &middlemen {
             middleman.spoiler.lies.store(true, Ordering::SeqCst);
         }
         let urls = [middlemen[0].url(), middlemen[1].url(), nodes[2].url()];
-        let replica = ReplicaOptions::new("c1", way.name(), &urls).args(["--ttl", TTL]).start();
+        let words = witness.words();
+        let options = ReplicaOptions::new("c1", way.name(), &urls).args(["--ttl", TTL]);
+        let replica = options.child(words.iter().map(String::as_str)).start();
         Self { way, replica, middlemen }
     }
 
@@ -40,9 +43,12 @@ impl Contender {
 #[test]
 fn c1_a_failed_acquire_is_never_a_success() {
     let nodes = Servers::start(3);
-    let leader = ReplicaOptions::new("c1", "leader", &nodes.urls()).args(["--ttl", TTL]).start();
+    let witness = Witness::new();
+    let words = witness.words();
+    let leader = ReplicaOptions::new("c1", "leader", &nodes.urls()).args(["--ttl", TTL]);
+    let leader = leader.child(words.iter().map(String::as_str)).start();
     leader.wait_elected(1, SOON);
-    let contenders = Way::ALL.map(|way| Contender::start(way, &nodes));
+    let contenders = Way::ALL.map(|way| Contender::start(way, &nodes, &witness));
     let meter = OverlapMeter::of(contenders.iter().map(|contender| &contender.replica));
     for contender in &contenders {
         let name = contender.way.name();
@@ -67,6 +73,8 @@ fn c1_a_failed_acquire_is_never_a_success() {
     }
     let (proofs, ready) = meter.finish();
     assert_eq!((proofs, ready), (0, 0), "a contender was ready");
+    let lines = witness.lines();
+    assert!(!lines.is_empty() && lines.iter().all(|line| line.identity == "leader"), "a contender's child was started");
     for contender in &contenders {
         let (name, replica) = (contender.way.name(), &contender.replica);
         assert!(replica.is_running(), "{name} has ended");

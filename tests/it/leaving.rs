@@ -74,7 +74,9 @@ fn c119_no_key_is_left_behind_whatever_was_in_flight() {
 fn leave_once(scene: &Scene, lock: &str, run: usize, rng: &mut Rng) {
     let urls: Vec<String> = scene.proxies.iter().map(Proxy::url).collect();
     let who = format!("a{run}");
-    let a = ReplicaOptions::new(lock, &who, &urls).args(SETTINGS).start();
+    // Every second one has a child that has to stop first.
+    let a = ReplicaOptions::new(lock, &who, &urls).args(SETTINGS);
+    let a = if run.is_multiple_of(2) { a.child(["sleep", "600"]) } else { a }.start();
     // Greeting, look and acquire take 600 ms each, and from then on an extend a second is in flight for 600 ms.
     let at = rng.duration(Duration::from_millis(1000), Duration::from_millis(6000));
     let_time_pass("a random phase of look, acquire or extend", at - Duration::from_millis(400));

@@ -1,17 +1,33 @@
 //! What the tests of the lock as a library share: nodes, a plain executor, and values to put into keys.
 
+use std::process::Command;
+use std::sync::OnceLock;
 use std::task::Poll;
 use std::time::Duration;
 
 use redleader::redsync::{MutexError, Options, Redsync};
 
-use crate::support::{Monitor, MonitorLine, Server, Servers, boot_ms, eventually};
+use crate::support::{Monitor, MonitorLine, Server, Servers, boot_ms, eventually, run};
 
 /// Far above every bound that a test asserts.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
+}
+
+/// An example's program, built if that has not been done.
+pub fn example(name: &str) -> Command {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet", "--examples"]);
+        let output = run("cargo build --examples", cargo, ms(300_000));
+        assert_eq!(output.code, 0, "{}", output.stderr);
+    });
+    // This test is target/PROFILE/deps/it-HASH.
+    let test = std::env::current_exe().unwrap();
+    Command::new(test.parent().unwrap().parent().unwrap().join("examples").join(name))
 }
 
 /// Three servers and locks on them.

@@ -4,76 +4,25 @@ use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value as Json;
 
 use crate::support::{
-    Judge, Port, Process, Replica, ReplicaOptions, Servers, TempDir, boot_ms, eventually, figure, get, let_time_pass,
+    Judge, Prometheus, Replica, ReplicaOptions, Servers, TempDir, boot_ms, eventually, figure, let_time_pass,
 };
 
 const SOON: Duration = Duration::from_secs(15);
 const SCRAPE: Duration = Duration::from_millis(200);
 
-/// Prometheus, scraping these targets; killed on drop.
-struct Prometheus {
-    _process: Process,
-    _directory: TempDir,
-    port: Port,
-}
-
-impl Prometheus {
-    fn start(targets: &[String]) -> Self {
-        let (directory, port) = (TempDir::new(), Port::claim());
-        let targets = targets.iter().map(|target| format!("'{target}'")).collect::<Vec<_>>().join(", ");
-        let config = directory.write(
-            "prometheus.yml",
-            &format!(
-                "global: {{scrape_interval: {0}ms, scrape_timeout: {0}ms}}\n\
-                 scrape_configs:\n- job_name: redleader\n  static_configs:\n  - targets: [{targets}]\n",
-                SCRAPE.as_millis()
-            ),
-        );
-        let mut command = Command::new("prometheus");
-        command.arg(format!("--config.file={}", config.display()));
-        command.arg(format!("--storage.tsdb.path={}", directory.join("data").display()));
-        command.arg(format!("--web.listen-address={}", port.address()));
-        let process = Process::start("prometheus", command);
-        Self { _process: process, _directory: directory, port }
-    }
-
-    /// An instant query: labels and value of each series. Empty while it is not up.
-    fn query(&self, expression: &str) -> Vec<(Json, f64)> {
-        let encoded = utf8_percent_encode(expression, NON_ALPHANUMERIC);
-        let Ok(response) = get(&self.port.address(), &format!("/api/v1/query?query={encoded}")) else {
-            return Vec::new();
-        };
-        let json: Json = serde_json::from_str(&response.body).unwrap_or(Json::Null);
-        assert_ne!(json["status"], "error", "{expression}: {json}");
-        let series = json["data"]["result"].as_array().cloned().unwrap_or_default();
-        series
-            .into_iter()
-            .map(|series| (series["metric"].clone(), series["value"][1].as_str().unwrap().parse().unwrap()))
-            .collect()
-    }
-
-    /// The value of the one series that an expression gives.
-    fn value(&self, expression: &str) -> Option<f64> {
-        let found = self.query(expression);
-        assert!(found.len() <= 1, "{expression}: {found:?}");
-        found.first().map(|(_, value)| *value)
-    }
-
-    /// Who holds the lock: the instance that says that it leads, and the name that all agree on.
-    fn holder(&self) -> Option<(String, String)> {
-        let leading = self.query("redleader_is_leader{lock=\"job\"} == 1");
-        let names = self.query("count by (holder) (redleader_holder_info{lock=\"job\"})");
-        match (leading.as_slice(), names.as_slice()) {
-            ([(leader, _)], [(name, _)]) => {
-                let text = |json: &Json| json.as_str().unwrap().to_owned();
-                Some((text(&leader["instance"]), text(&name["holder"])))
-            }
-            _ => None,
+/// Who holds the lock: the instance that says that it leads, and the name that all agree on.
+fn holder(prometheus: &Prometheus) -> Option<(String, String)> {
+    let leading = prometheus.query("redleader_is_leader{lock=\"job\"} == 1");
+    let names = prometheus.query("count by (holder) (redleader_holder_info{lock=\"job\"})");
+    match (leading.as_slice(), names.as_slice()) {
+        ([(leader, _)], [(name, _)]) => {
+            let text = |json: &Json| json.as_str().unwrap().to_owned();
+            Some((text(&leader["instance"]), text(&name["holder"])))
         }
+        _ => None,
     }
 }
 
@@ -124,14 +73,16 @@ fn queries_give_what_the_logs_say_through_a_hand_over_and_a_crash() {
         ReplicaOptions::new("job", identity, &servers.urls()).args(args).start()
     };
     let replicas = [start("a"), start("b"), start("c")];
-    let prometheus = Prometheus::start(&replicas.each_ref().map(Replica::address));
+    let targets = replicas.each_ref().map(|replica| format!("'{}'", replica.address())).join(", ");
+    let job = format!("- job_name: redleader\n  static_configs:\n  - targets: [{targets}]\n");
+    let prometheus = Prometheus::start(SCRAPE, &job, &[]);
     let leader = |but: &[u32]| {
         let leads = |replica: &&Replica| !but.contains(&replica.pid()) && replica.leads();
         eventually("one leads", SOON, || replicas.iter().find(leads))
     };
     let agrees = |replica: &Replica| {
         let expected = Some((replica.address(), replica.identity().to_owned()));
-        eventually("Prometheus knows who holds the lock", SOON, || (prometheus.holder() == expected).then_some(()));
+        eventually("Prometheus knows who holds the lock", SOON, || (holder(&prometheus) == expected).then_some(()));
     };
     eventually("Prometheus scrapes all three", SOON, || (prometheus.value("sum(up)") == Some(3.0)).then_some(()));
     assert!(replicas.iter().all(|replica| replica.logged("elected").is_empty()), "it has seen every counter at 0");

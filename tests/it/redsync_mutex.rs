@@ -1,31 +1,16 @@
 //! S1, S2: the lock as a user of the Go library tries it first; and what is left behind by those who go away.
 
-use std::process::Command;
-use std::sync::{Arc, Mutex as StdMutex, OnceLock};
+use std::sync::{Arc, Mutex as StdMutex};
 use std::thread;
 
 use redleader::redsync::mutex::SetupError;
 use redleader::redsync::{MutexError, Options, Redsync};
 use rustix::process::Signal;
 
-use crate::locker::{PATIENCE, connected, lives, ms, poll_once, row, three, timed, wait};
+use crate::locker::{PATIENCE, connected, example, lives, ms, poll_once, row, three, timed, wait};
 use crate::support::{
     Data, Direction, Mode, Process, Proxy, Servers, boot_ms, eventually, let_time_pass, run, stays_true,
 };
-
-/// An example's program, built if that has not been done.
-fn example(name: &str) -> Command {
-    static BUILT: OnceLock<()> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet", "--examples"]);
-        let output = run("cargo build --examples", cargo, ms(300_000));
-        assert_eq!(output.code, 0, "{}", output.stderr);
-    });
-    // This test is target/PROFILE/deps/it-HASH.
-    let test = std::env::current_exe().unwrap();
-    Command::new(test.parent().unwrap().parent().unwrap().join("examples").join(name))
-}
 
 fn list(servers: &Servers) -> String {
     servers.urls().join(",")

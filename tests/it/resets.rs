@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::support::{Judge, Proxy, ReplicaOptions, Rng, Servers, boot_ms, eventually, figure, let_time_pass};
+use crate::support::{
+    Direction, Judge, Proxy, ReplicaOptions, Rng, Servers, boot_ms, eventually, figure, let_time_pass,
+};
 
 const SOON: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_secs(2);
@@ -56,4 +58,49 @@ fn c55_resets_in_every_phase_stop_no_extends() {
     );
     assert!(replaced > 100, "{replaced} connections were replaced");
     assert_eq!(report.terms.len(), 1, "a reset changed the leader: {:#?}", report.terms);
+}
+
+/// Before and after AUTH, between SELECT and the first question, in each of the questions, and in an extend, both ways.
+#[test]
+fn c55_a_reset_at_each_word_of_a_greeting_and_of_an_extend_is_replaced() {
+    let nodes = Servers::start(3);
+    for node in nodes.iter() {
+        assert_eq!(node.cli(&["ACL", "SETUSER", "u", "on", "nopass", "~*", "&*", "+@all"]).text(), "OK");
+    }
+    let proxy = Proxy::start(&nodes[0].address());
+    let with_login = |url: String| format!("{}/1", url.replace("://", "://u@"));
+    let urls = [with_login(proxy.url()), with_login(nodes[1].url()), with_login(nodes[2].url())];
+    let leader = ReplicaOptions::new("c55-words", "a", &urls).args(["--ttl", "2s"]).start();
+    leader.wait_elected(1, SOON);
+    let node = format!("{}/1", proxy.address());
+    let is_up = || leader.metric("node_up", &[("node", &node)]) == 1.0;
+    let extends = || leader.metric("extend_attempts_total", &[("outcome", "ok")]);
+    let (request, reply) = (Direction::Request, Direction::Reply);
+    for (direction, word) in [
+        (request, "AUTH"),
+        (reply, "OK"),
+        (request, "SELECT"),
+        (request, "INFO"),
+        (reply, "run_id"),
+        (request, "EVAL"),
+        (request, "EVALSHA"),
+        (reply, "extended"),
+    ] {
+        eventually("the node is up", SOON, || is_up().then_some(()));
+        let (before, met) = (proxy.connections(), extends());
+        let hold = proxy.hold(direction, word.as_bytes());
+        // What is asked of a node that is connected comes by itself; a greeting only where a connection has ended.
+        if !matches!(word, "EVALSHA" | "extended") {
+            proxy.reset();
+        }
+        hold.caught(SOON);
+        proxy.reset();
+        hold.release();
+        eventually("the connection is replaced", SOON, || {
+            assert!(leader.leads(), "one node is not felt, reset at {word}");
+            (proxy.connections() > before && is_up()).then_some(())
+        });
+        eventually("it extends", TTL, || (extends() > met).then_some(()));
+    }
+    assert_eq!(leader.logged("elected").len(), 1);
 }

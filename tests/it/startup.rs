@@ -385,7 +385,6 @@ fn the_rights_of_the_readme_are_enough_and_each_missing_one_is_named() {
     for (without, named) in [
         ("+eval", "'eval'"),
         ("+info", "'info'"),
-        ("+evalsha", "'evalsha'"),
         ("+time", "(TIME)"),
         ("+get", "(GET)"),
         ("+hmget", "(HMGET)"),

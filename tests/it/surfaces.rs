@@ -27,7 +27,7 @@ fn flags(command: &str) -> BTreeMap<String, (String, String)> {
     let mut texts: BTreeMap<String, String> = BTreeMap::new();
     let mut current = None;
     for line in help.lines() {
-        let word = line.trim_start().split(' ').next().unwrap_or_default();
+        let word = line.trim_start().split([' ', '[']).next().unwrap_or_default();
         if line.starts_with("      --") {
             current = Some(word.to_owned());
         }
@@ -87,25 +87,52 @@ const TIMING: [(&str, &str); 5] = [
 const ENDPOINTS: [(&str, &str); 2] =
     [("--listen", "0.0.0.0:9797"), ("--control", "@redleader-PORT, the port of --listen")];
 
-const RUN: [(&str, &str); 11] = [
+/// Those of everything that is published in Kubernetes: `doctor` looks at the rights that they need.
+const KUBERNETES: [(&str, &str); 9] = [
+    ("--pod-name", "POD_NAME"),
+    ("--pod-namespace", "POD_NAMESPACE"),
+    ("--pod-uid", "POD_UID"),
+    ("--kube-label", "off"),
+    ("--kube-condition", "off"),
+    ("--kube-events", "off"),
+    ("--kube-deletion-cost", "off"),
+    ("--kube-lease", "off"),
+    ("--kube-proxy", "off"),
+];
+
+const RUN: [(&str, &str); 8] = [
     ("--renew-every", "ttl/4"),
     ("--grace", "ttl/8"),
     ("--max-failed-extends", "0"),
     ("--handover-delay", "0s"),
     ("--stop-timeout", "10s"),
     ("--identity", "the pod's name, else HOST-PID"),
-    ("--pod-name", "POD_NAME"),
-    ("--pod-namespace", "POD_NAMESPACE"),
-    ("--pod-uid", "POD_UID"),
     ("--log-level", "info"),
     ("--log-format", "auto"),
+];
+
+const APP: [(&str, &str); 5] = [
+    ("--app-ready", ""),
+    ("--app-ready-every", "1s"),
+    ("--app-ready-failures", "3"),
+    ("--app-grace", "1m"),
+    ("--leadership-file", ""),
+];
+
+const WORK: [(&str, &str); 6] = [
+    ("--on-exit", "exit"),
+    ("--on-lost", "stop"),
+    ("--stop-signal", "TERM"),
+    ("--on-elected", ""),
+    ("--on-stepped-down", ""),
+    ("--hook-timeout", "grace/2"),
 ];
 
 #[test]
 fn flags_variables_and_defaults() {
     let of = |lists: &[&[(&'static str, &'static str)]]| -> Vec<(&str, &str)> { lists.concat() };
     for (command, expected, without_variable) in [
-        ("run", of(&[&NODES, &TIMING, &ENDPOINTS, &RUN]), &[][..]),
+        ("run", of(&[&NODES, &TIMING, &ENDPOINTS, &RUN, &WORK, &APP, &KUBERNETES]), &[][..]),
         (
             "status",
             of(&[&NODES, &TIMING, &ENDPOINTS, &[("--output", "text"), ("--watch", "")]]),
@@ -114,7 +141,7 @@ fn flags_variables_and_defaults() {
         (
             "doctor",
             // It judges the leader's timing, too.
-            of(&[&NODES, &TIMING, &RUN[..2], &[("--next", ""), ("--for", "30s"), ("--output", "text")]]),
+            of(&[&NODES, &TIMING, &RUN[..2], &KUBERNETES, &[("--next", ""), ("--for", "30s"), ("--output", "text")]]),
             &["--next", "--for", "--output"],
         ),
         (
@@ -141,10 +168,11 @@ fn flags_variables_and_defaults() {
 }
 
 /// Name, labels and kind of every metric of ours.
-const METRICS: [(&str, &[&str], &str); 35] = [
+const METRICS: [(&str, &[&str], &str); 39] = [
     ("leader_election_master_status", &["name"], "gauge"),
     ("redleader_acquire_attempts_total", &["lock", "outcome"], "counter"),
     ("redleader_acquire_duration_seconds", &["lock", "outcome"], "histogram"),
+    ("redleader_app_healthy", &["lock"], "gauge"),
     ("redleader_build_info", &["version"], "gauge"),
     ("redleader_event_loop_lag_seconds", &[], "gauge"),
     ("redleader_extend_attempts_total", &["lock", "outcome"], "counter"),
@@ -156,6 +184,7 @@ const METRICS: [(&str, &[&str], &str); 35] = [
     ("redleader_is_leader", &["lock"], "gauge"),
     ("redleader_last_extend_timestamp_seconds", &["lock"], "gauge"),
     ("redleader_leader_since_timestamp_seconds", &["lock"], "gauge"),
+    ("redleader_leadership_file_errors_total", &["lock"], "counter"),
     ("redleader_lease_expiry_timestamp_seconds", &["lock"], "gauge"),
     ("redleader_list_mismatch", &["lock"], "gauge"),
     ("redleader_loop_tick_age_seconds", &[], "gauge"),
@@ -165,6 +194,8 @@ const METRICS: [(&str, &[&str], &str); 35] = [
     ("redleader_node_eviction_policy_bad", &["node"], "gauge"),
     ("redleader_node_quarantined", &["node"], "gauge"),
     ("redleader_node_up", &["node"], "gauge"),
+    ("redleader_publish_errors_total", &["target", "code"], "counter"),
+    ("redleader_publish_pending", &["target"], "gauge"),
     ("redleader_quarantine_seconds", &["lock"], "gauge"),
     ("redleader_quorum_reachable", &["lock"], "gauge"),
     ("redleader_quorum_required", &["lock"], "gauge"),
@@ -186,8 +217,10 @@ const KINDS: &str = "timeout dns connect tls auth noperm readonly loading master
                      clusterdown moved wrongtype maxclients unsupported newer-state bad-state no-run-id same-node clock \
                      protocol unknown";
 
+const TARGETS: &str = "label condition lease event deletion-cost predecessor";
+
 /// The values that a label of a metric may have; all of them are there from the start.
-const VALUES: [(&str, &str, &str); 9] = [
+const VALUES: [(&str, &str, &str); 12] = [
     ("redleader_state", "state", "starting standby campaigning leader stepping-down draining"),
     (
         "redleader_stepdowns_total",
@@ -201,6 +234,9 @@ const VALUES: [(&str, &str, &str); 9] = [
     ("redleader_node_errors_total", "kind", KINDS),
     ("redleader_node_command_duration_seconds_count", "op", "connect look acquire extend release"),
     ("redleader_holder_info", "holder", "a"),
+    ("redleader_publish_errors_total", "target", TARGETS),
+    ("redleader_publish_pending", "target", TARGETS),
+    ("redleader_publish_errors_total", "code", "400 401 403 404 409 422 429 5xx timeout connect tls other"),
 ];
 
 const DURATIONS: &str = "0.00025 0.0005 0.001 0.0025 0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 +Inf";
@@ -231,8 +267,10 @@ fn sample(line: &str) -> (String, BTreeMap<String, String>) {
 #[test]
 fn metrics_their_labels_and_the_values_of_their_labels() {
     let servers = Servers::start(3);
-    let replica =
-        ReplicaOptions::new("job", "a", &servers.urls()).args(["--ttl", "1s", "--node-timeout", "200ms"]).start();
+    // With an app that is a condition, so that its gauge is there.
+    let replica = ReplicaOptions::new("job", "a", &servers.urls())
+        .args(["--ttl", "1s", "--node-timeout", "200ms", "--app-ready", "file:/"])
+        .start();
     replica.wait_elected(1, SOON);
     let text = replica.get("/metrics").unwrap().body;
     let kinds: BTreeMap<&str, &str> =
@@ -329,10 +367,12 @@ fn fields_of_json() {
 
 #[test]
 fn exit_codes() {
-    let help = help(&["run"]);
-    let (_, codes) = help.split_once("Exit codes:\n").unwrap();
-    let codes = codes.lines().filter_map(|line| line.split_whitespace().next()?.parse::<u8>().ok());
-    assert_eq!(codes.collect::<Vec<_>>(), [0, 1, 64, 70]);
+    for (command, expected) in [("run", &[0, 64, 70, 75, 126, 127][..]), ("status", &[0, 1, 64, 70])] {
+        let help = help(&[command]);
+        let (_, codes) = help.split_once("Exit codes:\n").unwrap();
+        let codes = codes.lines().filter_map(|line| line.split_whitespace().next()?.parse::<u8>().ok());
+        assert_eq!(codes.collect::<Vec<_>>(), expected, "{command}");
+    }
     // 0, 1 and 64 are shown with what they are for; 70 is for what breaks. Without room for files either a part says so,
     // or a crate panics, and a panic ends the process like any other part that is gone.
     for (files, says) in [("6", "redleader: the system refuses what"), ("8", "panicked")] {

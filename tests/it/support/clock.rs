@@ -1,11 +1,13 @@
-//! Wall clocks that a test moves: a preloaded library under one server, `tests/clock-shim`.
+//! Clocks that a test moves: a preloaded library under one process, `tests/clock-shim`.
 
 use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 use super::server::cache;
 use super::temp::TempDir;
 
-/// The wall clock of the servers that were started with it.
+/// The clocks of the processes that were started with it.
 #[derive(Debug)]
 pub struct ShiftedClock {
     directory: TempDir,
@@ -19,10 +21,25 @@ impl ShiftedClock {
         clock
     }
 
-    /// Sets it anew; servers follow within a few milliseconds.
+    /// Sets the wall clock anew; processes follow within a few milliseconds.
     pub fn set(&self, offset_us: i64, rate_ppm: i64) {
-        // By rename, so that no server reads half of it.
-        let next = self.directory.write("next", &format!("{offset_us} {rate_ppm}\n"));
+        self.write(&format!("{offset_us} {rate_ppm}\n"));
+    }
+
+    /// The monotonic clock has stood still for this long in all: a machine that was suspended.
+    pub fn stood_still(&self, duration: Duration) {
+        self.write(&format!("0 0 {}\n", duration.as_micros()));
+    }
+
+    /// From now on the monotonic clock stands still, until a clock is set.
+    pub fn stand_still(&self) {
+        let now = clock_gettime(ClockId::Monotonic);
+        self.write(&format!("0 0 0 {}\n", now.tv_sec * 1_000_000 + now.tv_nsec / 1000));
+    }
+
+    fn write(&self, text: &str) {
+        // By rename, so that no process reads half of it.
+        let next = self.directory.write("next", text);
         std::fs::rename(next, self.directory.join("clock")).expect("a directory of our own can be written to");
     }
 
@@ -31,7 +48,8 @@ impl ShiftedClock {
         self.set(i64::try_from(ahead.as_micros()).expect("a test's step is small"), 0);
     }
 
-    pub(super) fn env(&self) -> [(String, String); 2] {
+    /// The variables of a process that follows it.
+    pub fn env(&self) -> [(String, String); 2] {
         let library = cache().join("clock-shim/clock_shim.so");
         assert!(library.exists(), "{} is missing: run tests/setup", library.display());
         let text = |path: std::path::PathBuf| path.to_str().expect("a path of our own is text").to_owned();

@@ -137,14 +137,21 @@ pub struct OverlapMeter {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// One answer of `/readyz`; microseconds of boot time.
 #[derive(Clone, Copy, Debug)]
-struct Sample {
-    asked: u64,
-    answered: u64,
-    ready: bool,
+pub struct Sample {
+    /// Just before it was asked.
+    pub asked: u64,
+    /// Just after it was answered, or given up.
+    pub answered: u64,
+    /// True if it was 200.
+    pub ready: bool,
 }
 
 impl OverlapMeter {
+    /// From an answer to the next question, in microseconds.
+    pub const LONGEST_PAUSE_US: u64 = 20_000;
+
     /// Polls these addresses, each every 10 to 20 ms.
     pub fn start(addresses: &[String]) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
@@ -171,11 +178,16 @@ impl OverlapMeter {
     }
 
     /// Ends it: how often two were proved ready at once, and how many answers were 200.
-    pub fn finish(mut self) -> (usize, usize) {
-        self.end();
-        let all: Vec<Vec<Sample>> = self.samples.iter().map(|samples| lock(samples).clone()).collect();
+    pub fn finish(self) -> (usize, usize) {
+        let all = self.samples();
         let ready = all.iter().flatten().filter(|sample| sample.ready).count();
         (proofs(&all), ready)
+    }
+
+    /// Ends it: all answers of each address, in the order in which they were watched.
+    pub fn samples(mut self) -> Vec<Vec<Sample>> {
+        self.end();
+        self.samples.iter().map(|samples| lock(samples).clone()).collect()
     }
 
     fn end(&mut self) {
@@ -210,7 +222,8 @@ fn poll(address: &str, every: Duration, samples: &Mutex<Vec<Sample>>, ended: &At
     }
 }
 
-fn proofs(all: &[Vec<Sample>]) -> usize {
+/// How often two were proved ready at once.
+pub fn proofs(all: &[Vec<Sample>]) -> usize {
     let mut count = 0;
     for (index, one) in all.iter().enumerate() {
         for pair in one.windows(2).filter(|pair| pair[0].ready && pair[1].ready) {

@@ -4,16 +4,21 @@
 
 #![allow(dead_code, unused_imports, reason = "a tool box: what a test needs is here before the test is")]
 
+mod browser;
 mod certs;
 mod clock;
 mod fake;
 mod figures;
 mod http;
 mod judge;
+mod kubernetes;
 mod monitor;
+mod network;
 mod peer;
 mod ports;
+mod postgres;
 mod process;
+mod prometheus;
 mod proxy;
 mod replica;
 pub mod resp;
@@ -22,20 +27,25 @@ mod server;
 mod temp;
 mod wait;
 
+pub use browser::{Browser, Page, View};
 pub use certs::Certificates;
 pub use clock::ShiftedClock;
 pub use fake::{Answer, Call, Fake};
 pub use figures::{figure, percentile, setting};
 pub use http::{HttpConnection, Response, get};
-pub use judge::{Judge, Overlap, OverlapMeter, Report, Term, Track};
+pub use judge::{Judge, Overlap, OverlapMeter, Report, Sample, Term, Track, proofs};
+pub use kubernetes::{Asked, FakeKubernetes, Weather, lease_path, pod_path};
 pub use monitor::{Monitor, MonitorLine};
+pub use network::Network;
 pub use peer::Peer;
 pub use ports::Port;
+pub use postgres::Postgres;
 pub use process::{Line, Output, Process, run};
-pub use proxy::{Direction, Hold, Mode, Proxy, Seen};
+pub use prometheus::{Prometheus, Series};
+pub use proxy::{Direction, Hold, Imitation, Mode, Proxy, Seen};
 pub use replica::{LogLine, Replica, ReplicaOptions, binary, mutant_binary};
 pub use resp::Value;
 pub use rng::{Rng, Scale, scale};
-pub use server::{Data, Flavour, Server, ServerOptions, Servers};
+pub use server::{Data, Flavour, Server, ServerOptions, Servers, cache};
 pub use temp::TempDir;
 pub use wait::{boot_micros, boot_ms, eventually, let_time_pass, stays_true};

@@ -30,6 +30,30 @@ pub enum Mode {
     Refuse,
 }
 
+/// What a proxy that knows the protocol makes of a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Imitation {
+    /// It passes.
+    Pass,
+    /// The client gets this error, in its turn among the replies; the server runs nothing of it.
+    Error(String),
+    /// The server gets this command in its place.
+    Instead(Vec<String>),
+    /// The connection ends.
+    Close,
+}
+
+/// A command's words in, what becomes of it out.
+type Judgement = dyn Fn(&[Vec<u8>]) -> Imitation + Send + Sync;
+
+struct Filter(Box<Judgement>);
+
+impl std::fmt::Debug for Filter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Filter")
+    }
+}
+
 /// Which way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -68,7 +92,6 @@ pub struct Proxy {
 
 #[derive(Debug)]
 struct State {
-    upstream: String,
     inner: Mutex<Inner>,
     changed: Condvar,
     count: AtomicU64,
@@ -76,6 +99,8 @@ struct State {
 
 #[derive(Debug)]
 struct Inner {
+    upstream: String,
+    filter: Option<Arc<Filter>>,
     mode: Mode,
     delay: Duration,
     listening: bool,
@@ -91,6 +116,8 @@ impl Proxy {
     pub fn start(upstream: &str) -> Self {
         let port = Port::claim();
         let inner = Inner {
+            upstream: upstream.to_owned(),
+            filter: None,
             mode: Mode::Pass,
             delay: Duration::ZERO,
             listening: false,
@@ -100,12 +127,7 @@ impl Proxy {
             holds: Vec::new(),
             truncate: None,
         };
-        let state = Arc::new(State {
-            upstream: upstream.to_owned(),
-            inner: Mutex::new(inner),
-            changed: Condvar::new(),
-            count: AtomicU64::new(0),
-        });
+        let state = Arc::new(State { inner: Mutex::new(inner), changed: Condvar::new(), count: AtomicU64::new(0) });
         let (address, acceptor) = (port.address(), Arc::clone(&state));
         std::thread::spawn(move || accept(&address, &acceptor));
         let proxy = Self { port, state };
@@ -128,6 +150,17 @@ impl Proxy {
         lock(&self.state.inner).mode = mode;
         self.state.changed.notify_all();
         self.wait_listening(mode != Mode::Refuse);
+    }
+
+    /// Imitates a proxy that knows the protocol, and not all of it: `filter` is asked of each command from now on.
+    pub fn imitate(&self, filter: impl Fn(&[Vec<u8>]) -> Imitation + Send + Sync + 'static) {
+        lock(&self.state.inner).filter = Some(Arc::new(Filter(Box::new(filter))));
+    }
+
+    /// New connections lead to this server (`host:port`), as after a change of DNS; the open ones are reset.
+    pub fn redirect(&self, upstream: &str) {
+        lock(&self.state.inner).upstream = upstream.to_owned();
+        self.reset();
     }
 
     /// Everything that is read from now on passes this much later, in each direction.
@@ -301,7 +334,8 @@ fn serve(client: TcpStream, state: &Arc<State>) {
     let id = state.count.fetch_add(1, Ordering::SeqCst) + 1;
     let _ = client.set_nonblocking(false);
     let _ = client.set_nodelay(true);
-    let Ok(server) = TcpStream::connect(&state.upstream) else {
+    let upstream = lock(&state.inner).upstream.clone();
+    let Ok(server) = TcpStream::connect(upstream) else {
         reset(&client);
         return;
     };
@@ -334,14 +368,29 @@ fn pump(id: u64, direction: Direction, mut from: TcpStream, to: TcpStream, state
         if count == 0 {
             break;
         }
-        for (raw, args) in splitter.push(&chunk[..count]) {
+        for (mut raw, args) in splitter.push(&chunk[..count]) {
             let mut inner = lock(&state.inner);
+            let filter = inner.filter.clone().filter(|_| direction == Direction::Request && !args.is_empty());
+            let imitation = filter.map_or(Imitation::Pass, |filter| filter.0(&args));
             let due = boot_micros() + u64::try_from(inner.delay.as_micros()).expect("a short delay");
             if direction == Direction::Request && !args.is_empty() {
                 let name = String::from_utf8_lossy(&args[0]).to_ascii_uppercase();
                 inner.seen.push(Seen { connection: id, boot_ms: boot_ms(), name, args });
             }
             drop(inner);
+            match imitation {
+                Imitation::Pass => {}
+                Imitation::Error(text) => {
+                    raw = resp::command(&["EVAL", "return redis.error_reply(ARGV[1])", "0", &text]);
+                }
+                Imitation::Instead(words) => {
+                    raw = resp::command(&words.iter().map(String::as_str).collect::<Vec<_>>());
+                }
+                Imitation::Close => {
+                    let _ = from.shutdown(Shutdown::Both);
+                    break;
+                }
+            }
             let _ = sender.send((due, raw));
         }
     }

@@ -9,9 +9,11 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value as Json;
 
+use super::clock::ShiftedClock;
 use super::figures::setting;
 use super::http::{HttpConnection, Response, get};
 use super::judge::{Term, Track};
+use super::network::Network;
 use super::ports::Port;
 use super::process::{Line, Output, Process, lock, run};
 use super::wait::{boot_ms, eventually};
@@ -33,6 +35,7 @@ pub struct ReplicaOptions {
     lock: String,
     identity: String,
     nodes: Vec<String>,
+    host: String,
     binary: Option<PathBuf>,
     args: Vec<String>,
     env: Vec<(String, String)>,
@@ -46,6 +49,7 @@ impl ReplicaOptions {
             lock: lock.to_owned(),
             identity: identity.to_owned(),
             nodes: nodes.iter().map(|node| node.as_ref().to_owned()).collect(),
+            host: "127.0.0.1".to_owned(),
             binary: None,
             args: Vec::new(),
             env: Vec::new(),
@@ -68,6 +72,21 @@ impl ReplicaOptions {
     /// Another binary than [`binary`].
     pub fn binary(mut self, path: PathBuf) -> Self {
         self.binary = Some(path);
+        self
+    }
+
+    /// In a network of its own, where it listens.
+    pub fn network(mut self, network: &Network) -> Self {
+        self.host = network.theirs();
+        let program = self.binary.take().unwrap_or_else(binary);
+        self.env.extend(network.env(&program));
+        self.binary = Some(Network::program());
+        self
+    }
+
+    /// With clocks of its own, which `clock` moves. Its boot clock is the machine's: it is read past the C library.
+    pub fn clock(mut self, clock: &ShiftedClock) -> Self {
+        self.env.extend(clock.env());
         self
     }
 
@@ -125,6 +144,7 @@ impl LogLine {
 #[derive(Debug)]
 pub struct Replica {
     identity: String,
+    host: String,
     port: Port,
     process: Process,
     binary: PathBuf,
@@ -141,14 +161,23 @@ impl Replica {
         for node in &options.nodes {
             command.args(["--redis", node]);
         }
-        command.args(["--listen", &port.address(), "--log-format", "json"]).args(&options.args);
+        let listen = format!("{}:{}", options.host, port.number());
+        command.args(["--listen", &listen, "--log-format", "json"]).args(&options.args);
         if !options.child.is_empty() {
             command.arg("--").args(&options.child);
         }
         command.envs(options.env);
         let started_at = boot_ms();
         let process = Process::start(&options.identity, command);
-        Self { identity: options.identity, port, process, binary, stopped_at: Mutex::new(None), started_at }
+        Self {
+            identity: options.identity,
+            host: options.host,
+            port,
+            process,
+            binary,
+            stopped_at: Mutex::new(None),
+            started_at,
+        }
     }
 
     /// Who it is.
@@ -156,9 +185,9 @@ impl Replica {
         &self.identity
     }
 
-    /// `127.0.0.1:PORT` of its HTTP.
+    /// `127.0.0.1:PORT` of its HTTP; another host in a network of its own.
     pub fn address(&self) -> String {
-        self.port.address()
+        format!("{}:{}", self.host, self.port.number())
     }
 
     /// `@redleader-PORT`, its control socket by default.
@@ -302,9 +331,18 @@ impl Replica {
     /// Runs another sub-command of the same binary against its control socket: `resign`, `drain`, `status`.
     #[track_caller]
     pub fn command(&self, args: &[&str]) -> Output {
+        run(args.first().copied().unwrap_or("redleader"), self.control_command(args), Duration::from_secs(30))
+    }
+
+    /// As [`Self::command`], and returns while it runs.
+    pub fn begin(&self, args: &[&str]) -> Process {
+        Process::start(args.first().copied().unwrap_or("redleader"), self.control_command(args))
+    }
+
+    fn control_command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.binary);
         command.args(args).args(["--control", &self.control()]);
-        run(args.first().copied().unwrap_or("redleader"), command, Duration::from_secs(30))
+        command
     }
 
     /// Its leaderships so far, for the judge.

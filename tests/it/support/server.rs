@@ -55,7 +55,7 @@ impl Flavour {
 }
 
 /// Where `tests/setup` puts what it fetches and builds.
-pub(super) fn cache() -> PathBuf {
+pub fn cache() -> PathBuf {
     let home = || setting("HOME").map(|home| Path::new(&home).join(".cache/redleader"));
     setting("REDLEADER_CACHE").map(PathBuf::from).or_else(home).expect("HOME or REDLEADER_CACHE is set")
 }

@@ -55,3 +55,9 @@ pub fn let_time_pass(_why: &str, duration: Duration) {
 pub(super) fn pause(duration: Duration) {
     std::thread::sleep(duration);
 }
+
+/// The same on a runtime: the time that a slow server takes.
+#[expect(clippy::disallowed_methods, reason = "a slow server is slow, and nothing waits for a condition here")]
+pub(super) async fn be_slow(duration: Duration) {
+    tokio::time::sleep(duration).await;
+}
