@@ -132,7 +132,7 @@ pub fn run(config: Config) -> Result<u8, RunError> {
     // Before the election: a candidate that a signal ends at once could leave a key behind.
     let signals = Signals::listen().map_err(|why| RunError::System("signals", why))?;
     info!(lock = %names.lock, identity = %names.identity, nodes = %names.nodes.join(","), "started");
-    let plan = programs.plan(work, timing, environment(&names, listeners.url()), *log);
+    let plan = programs.is_any().then(|| programs.plan(work, timing, environment(&names, listeners.url()), *log));
     let patience = patience(timing, plan.as_ref());
     let work = plan.map(|plan| {
         info!(lock = %names.lock, ladder = %plan.ladder, "work is guarded");
@@ -193,11 +193,8 @@ impl Programs {
         self.child.is_some() || self.on_elected.is_some() || self.on_stepped_down.is_some()
     }
 
-    fn plan(self, work: &Work, timing: &Timing, environment: Environment, log: LogSettings) -> Option<Plan> {
-        if !self.is_any() {
-            return None;
-        }
-        Some(Plan {
+    fn plan(self, work: &Work, timing: &Timing, environment: Environment, log: LogSettings) -> Plan {
+        Plan {
             child: self.child,
             on_elected: self.on_elected,
             on_stepped_down: self.on_stepped_down,
@@ -208,7 +205,7 @@ impl Programs {
             environment,
             log_level: log.level,
             is_log_json: log.is_json(),
-        })
+        }
     }
 }
 

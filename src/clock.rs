@@ -59,8 +59,14 @@ impl Sub<Duration> for Moment {
     }
 }
 
-fn micros(duration: Duration) -> u64 {
+/// Whole microseconds, as moments and the nodes' clocks are counted in; the most there is for what is longer.
+pub(crate) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Whole milliseconds, as logs, JSON and keys have them; the most there is for what is longer.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Reads the boot clock.

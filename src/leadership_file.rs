@@ -69,22 +69,19 @@ async fn keep(mut keeper: Keeper, mut stopped: oneshot::Receiver<()>) {
         let now = keeper.watch.now();
         let retry = keeper.has_failed.then(|| now + RETRY);
         let turn = keeper.watch.leadership().next_turn(now).into_iter().chain(retry).min();
-        let armed = match (&timer, turn) {
-            (Ok(timer), Some(turn)) if timer.arm(turn).is_ok() => Some(timer),
-            _ => None,
-        };
         let turned = async {
-            match armed {
-                // It fails only when the runtime ends.
-                Some(timer) => drop(timer.fired().await),
-                None => std::future::pending().await,
+            if let Ok(timer) = &timer
+                && let Ok(more) = keeper.watch.turned(timer, turn).await
+            {
+                return more;
             }
+            // Without a timer what is published is written nevertheless.
+            keeper.watch.changed().await
         };
         tokio::select! {
             // It is asked to stop, or whoever could ask is gone.
             _ = &mut stopped => break,
-            more = keeper.watch.changed() => if !more { break },
-            () = turned => {}
+            more = turned => if !more { break },
         }
     }
     let path = keeper.path;

@@ -198,16 +198,13 @@ fn json(lock: &str, seen: &Observation, replica: Option<serde_json::Value>) -> S
 }
 
 fn node(seen: &Seen) -> Node<'_> {
-    let millis = |vote: Vote| {
-        let left = seen.left.filter(|_| seen.vote == vote).unwrap_or(Duration::ZERO);
-        u64::try_from(left.as_millis()).unwrap_or(u64::MAX)
-    };
+    let left = |vote: Vote| clock::millis(seen.left.filter(|_| seen.vote == vote).unwrap_or(Duration::ZERO));
     Node {
         node: &seen.node,
         up: seen.latency.is_some(),
         vote: seen.vote.as_str(),
-        lease_ms: millis(Vote::Held),
-        quarantine_ms: millis(Vote::Quarantined),
+        lease_ms: left(Vote::Held),
+        quarantine_ms: left(Vote::Quarantined),
         latency_ms: seen.latency.map(|took| took.as_secs_f64() * 1000.0),
         error: seen.error.map(crate::redsync::reply::Kind::as_str),
     }

@@ -9,7 +9,7 @@ use thiserror::Error;
 use tokio::sync::{Notify, mpsc};
 use tracing::{debug, error, info, warn};
 
-use crate::clock::{self, BootTimer, Moment};
+use crate::clock::{self, BootTimer, Moment, millis};
 use crate::election::core::{Action, Core};
 use crate::election::event::{AcquireOutcome, Event, ExtendOutcome, ReleaseOutcome};
 use crate::election::leadership::Leadership;
@@ -256,8 +256,4 @@ fn nonce() -> io::Result<Nonce> {
 /// Milliseconds to the microsecond: a round on a near network is shorter than one.
 fn fine_millis(duration: Duration) -> f64 {
     duration.as_micros() as f64 / 1000.0
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::{Moment, micros};
 use crate::redsync::name::Owner;
 use crate::redsync::reply::{Answer, Kind, Reply, RunId};
 
@@ -143,7 +143,7 @@ impl Evidence {
     pub(super) fn time(&self, now: Moment) -> Option<(u64, Duration)> {
         let (time_us, at) = self.run.as_ref()?.time;
         let age = now.since(at);
-        Some((time_us.saturating_add(u64::try_from(age.as_micros()).unwrap_or(u64::MAX)), age))
+        Some((time_us.saturating_add(micros(age)), age))
     }
 
     /// The node's TIME less our clock: the middle of what is known, and its half width, in microseconds.
@@ -161,7 +161,7 @@ impl Evidence {
             return None;
         }
         let drift = (run.clock.0 + run.clock.1) / 2 - (first.0 + first.1) / 2;
-        Some(drift.saturating_mul(1_000_000) / signed(u64::try_from(over.as_micros()).unwrap_or(u64::MAX)).max(1))
+        Some(drift.saturating_mul(1_000_000) / signed(micros(over)).max(1))
     }
 }
 

@@ -72,7 +72,5 @@ impl Election {
 /// # Errors
 /// When there is none.
 pub fn seed() -> io::Result<u64> {
-    let mut seed = [0; 8];
-    getrandom::fill(&mut seed).map_err(io::Error::other)?;
-    Ok(u64::from_le_bytes(seed))
+    getrandom::u64().map_err(io::Error::other)
 }

@@ -1,11 +1,12 @@
 //! The reader's half: a watch of a value that expires by itself, and the pulse of the loop behind it.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::watch;
 
-use crate::clock::{self, Moment};
+use crate::clock::{self, BootTimer, Moment};
 use crate::election::event::Event;
 use crate::election::history::{History, Past};
 use crate::election::leadership::Leadership;
@@ -60,6 +61,20 @@ impl Watch {
     /// Waits until another value is published. `false`: the election has ended, and nothing more will come.
     pub async fn changed(&mut self) -> bool {
         self.value.changed().await.is_ok()
+    }
+
+    /// As [`Watch::changed`], or until `turn`: the moment at which time alone changes what is to be told, if one does.
+    ///
+    /// # Errors
+    /// When the timer cannot be set, or the runtime has ended.
+    pub async fn turned(&mut self, timer: &BootTimer, turn: Option<Moment>) -> io::Result<bool> {
+        if let Some(turn) = turn {
+            timer.arm(turn)?;
+        }
+        tokio::select! {
+            more = self.changed() => Ok(more),
+            fired = timer.fired(), if turn.is_some() => fired.map(|()| true),
+        }
     }
 
     /// The last changes, the latest first.

@@ -16,7 +16,7 @@ use super::message::{Report, Setup, Status};
 use super::program::Program;
 use super::{Backoff, OnExit, OnLost, forward, orphans};
 use crate::cli::Environment;
-use crate::clock::{self, BootTimer, Moment};
+use crate::clock::{self, BootTimer, Moment, micros, millis};
 use crate::election::event::StepDown;
 use crate::election::request::Request;
 use crate::election::watch::Watch;
@@ -386,7 +386,7 @@ impl Wrapper {
         Setup {
             times: rungs.into(),
             stop_signal: plan.stop_signal.as_raw(),
-            stop_timeout_us: u64::try_from(plan.ladder.stop_timeout().as_micros()).unwrap_or(u64::MAX),
+            stop_timeout_us: micros(plan.ladder.stop_timeout()),
             lost_signal: self.signal(StepDown::RenewTimeout).as_raw(),
             log_level: plan.log_level.to_string(),
             is_log_json: plan.is_log_json,
@@ -457,8 +457,4 @@ impl Wrapper {
 
 fn log_deadline(token: Token, deadline: Moment) {
     debug!(token, deadline_ms = deadline.as_millis(), "the guardian is told the deadline");
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -2,11 +2,10 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock::Moment;
+use crate::clock::{Moment, millis};
 use crate::election::leadership::{Holder, Leadership, NodeView};
 use crate::redsync::name::{Identity, LockName};
 use crate::redsync::reply::Token;
@@ -165,8 +164,4 @@ fn describe(holder: &Holder) -> (Option<String>, Option<HolderKind>) {
         Some(identity) => (Some(identity.to_owned()), Some(HolderKind::Redleader)),
         None => (None, Some(HolderKind::Foreign)),
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

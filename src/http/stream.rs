@@ -63,18 +63,9 @@ impl Feed {
             return Some(self.event());
         }
         let turn = self.watch.leadership().next_turn(self.watch.now());
-        if let Some(turn) = turn {
-            self.timer.arm(turn).ok()?;
-        }
-        let change = async {
-            tokio::select! {
-                more = self.watch.changed() => more,
-                fired = self.timer.fired(), if turn.is_some() => fired.is_ok(),
-            }
-        };
-        match tokio::time::timeout(KEEP_ALIVE, change).await {
-            Ok(true) => Some(self.event()),
-            Ok(false) => None,
+        match tokio::time::timeout(KEEP_ALIVE, self.watch.turned(&self.timer, turn)).await {
+            Ok(Ok(true)) => Some(self.event()),
+            Ok(Ok(false) | Err(_)) => None,
             Err(_) => Some(":\n\n".to_owned()),
         }
     }

@@ -5,14 +5,14 @@
 use std::sync::{Mutex, PoisonError};
 
 use humantime::format_rfc3339_seconds;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::kubernetes::api::Content;
 use crate::kubernetes::event::camel;
 use crate::kubernetes::failure::Failure;
 use crate::kubernetes::intent::Intent;
-use crate::kubernetes::pod::{self, CONDITION, Pod, PodCondition, PodView};
+use crate::kubernetes::pod::{CONDITION, Pod, PodCondition, PodView};
 use crate::kubernetes::publisher::{Desk, Publish};
 use crate::redsync::reply::Token;
 use crate::wall;
@@ -47,8 +47,12 @@ impl Condition {
         let pod = self.pods.borrow();
         let known = pod.as_ref().filter(|_| last.is_none()).and_then(|view| view.pod.condition());
         let known = known.filter(|known| known.status == status).and_then(|known| known.last_transition_time.clone());
-        known.unwrap_or_else(|| format_rfc3339_seconds(wall::now()).to_string())
+        known.unwrap_or_else(now)
     }
+}
+
+fn now() -> String {
+    format_rfc3339_seconds(wall::now()).to_string()
 }
 
 impl Publish for Condition {
@@ -68,8 +72,7 @@ impl Publish for Condition {
 
     async fn send(&self, desk: &Desk, wanted: &Said) -> Result<Option<u64>, Failure> {
         let since = self.since(&wanted.status);
-        let pod: Pod =
-            set(desk, &pod::path(&desk.pod.namespace, &desk.pod.name), &desk.pod.uid, wanted, &since).await?;
+        let pod = set(desk, &desk.pod_path(), &json!({"uid": desk.pod.uid}), wanted, &since).await?;
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((wanted.status.clone(), since));
         Ok(pod.metadata.version())
     }
@@ -82,26 +85,25 @@ impl Publish for Condition {
 }
 
 /// Sets the condition and no other: the list is merged by type, and the kubelet's conditions stay as they are.
-async fn set(desk: &Desk, path: &str, uid: &str, said: &Said, since: &str) -> Result<Pod, Failure> {
+/// `metadata`: which pod, in which state, it must be.
+async fn set(desk: &Desk, path: &str, metadata: &Value, said: &Said, since: &str) -> Result<Pod, Failure> {
     let Said { status, reason, message } = said;
     let condition = json!({
         "type": CONDITION, "status": status, "reason": reason, "message": message, "lastTransitionTime": since,
     });
-    let patch = json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}});
+    let patch = json!({"metadata": metadata, "status": {"conditions": [condition]}});
     desk.api.patch(&format!("{path}/status"), Content::Strategic, &patch).await
 }
 
 /// Clears the condition of a pod whose leadership is over, if the pod is as it was read.
 pub(super) async fn clear(desk: &Desk, path: &str, pod: &Pod, token: Token, successor: Token) -> Result<(), Failure> {
-    let condition = json!({
-        "type": CONDITION, "status": "False", "reason": "Displaced",
-        "message": format!("was displaced from leading with token {token} by one with token {successor}"),
-        "lastTransitionTime": format_rfc3339_seconds(wall::now()).to_string(),
-    });
+    let said = Said {
+        status: "False".to_owned(),
+        reason: "Displaced".to_owned(),
+        message: format!("was displaced from leading with token {token} by one with token {successor}"),
+    };
     let metadata = json!({"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version});
-    let patch = json!({"metadata": metadata, "status": {"conditions": [condition]}});
-    desk.api.patch::<Pod>(&format!("{path}/status"), Content::Strategic, &patch).await?;
-    Ok(())
+    set(desk, path, &metadata, &said, &now()).await.map(drop)
 }
 
 const LEADS: &str = "leads with token ";

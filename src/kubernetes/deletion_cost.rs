@@ -2,10 +2,9 @@
 
 use serde_json::json;
 
-use crate::kubernetes::api::Content;
 use crate::kubernetes::failure::Failure;
 use crate::kubernetes::intent::Intent;
-use crate::kubernetes::pod::{self, DELETION_COST, Pod, PodView};
+use crate::kubernetes::pod::{DELETION_COST, PodView};
 use crate::kubernetes::publisher::{Desk, Publish};
 
 /// Above the 0 of every pod without it, and below what a person would set to keep a pod at any price.
@@ -21,10 +20,7 @@ impl Publish for DeletionCost {
     }
 
     async fn send(&self, desk: &Desk, wanted: &Option<String>) -> Result<Option<u64>, Failure> {
-        let patch = json!({"metadata": {"uid": desk.pod.uid, "annotations": {DELETION_COST: wanted}}});
-        let path = pod::path(&desk.pod.namespace, &desk.pod.name);
-        let pod: Pod = desk.api.patch(&path, Content::Merge, &patch).await?;
-        Ok(pod.metadata.version())
+        desk.patch_metadata(json!({"annotations": {DELETION_COST: wanted}})).await
     }
 
     fn seen(&self, view: &PodView) -> Option<Option<String>> {

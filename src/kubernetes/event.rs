@@ -109,7 +109,7 @@ impl Entry {
         if *left_out > 0 {
             note.push_str(&format!(" ({left_out} events before this one were left out)"));
         }
-        let is_warning = matches!(what, What::SteppedDown(why) if !is_voluntary(*why));
+        let is_warning = matches!(what, What::SteppedDown(why) if is_fault(*why));
         let time = Timestamp::try_from(*at).unwrap_or(Timestamp::UNIX_EPOCH);
         Event {
             metadata: ObjectMeta {
@@ -148,17 +148,9 @@ impl Entry {
     }
 }
 
-const fn is_voluntary(why: StepDown) -> bool {
-    match why {
-        StepDown::Shutdown | StepDown::Resign | StepDown::ChildExited => true,
-        StepDown::RenewTimeout
-        | StepDown::Lost
-        | StepDown::Expired
-        | StepDown::Superseded
-        | StepDown::MaxFailedExtends
-        | StepDown::AppUnhealthy
-        | StepDown::HookFailed => false,
-    }
+/// Leadership was lost, or given up because something beside it does not work.
+const fn is_fault(why: StepDown) -> bool {
+    !why.is_voluntary() || matches!(why, StepDown::AppUnhealthy | StepDown::HookFailed)
 }
 
 /// Events that wait, within the limits of what a namespace may be told.

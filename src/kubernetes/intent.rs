@@ -51,14 +51,15 @@ pub(super) async fn follow(mut watch: Watch, timer: BootTimer, identity: Identit
         });
         // An election that hangs publishes nothing when its time is over.
         let end = leadership.belief.as_ref().filter(|_| intent.lead.is_some()).map(|belief| belief.work_until);
-        let armed = end.is_some_and(|end| timer.arm(end).is_ok());
-        tokio::select! {
-            is_open = watch.changed() => if !is_open {
-                // Whatever was published last, nobody leads any more.
-                intents.send_modify(|intent| intent.end(StepDown::Shutdown));
-                return;
-            },
-            _ = timer.fired(), if armed => {}
+        let is_open = match watch.turned(&timer, end).await {
+            Ok(is_open) => is_open,
+            // What is published is told nevertheless.
+            Err(_) => watch.changed().await,
+        };
+        if !is_open {
+            // Whatever was published last, nobody leads any more.
+            intents.send_modify(|intent| intent.end(StepDown::Shutdown));
+            return;
         }
     }
 }

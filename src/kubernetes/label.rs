@@ -3,10 +3,9 @@
 use serde_json::json;
 
 use crate::kubernetes::Routing;
-use crate::kubernetes::api::Content;
 use crate::kubernetes::failure::Failure;
 use crate::kubernetes::intent::Intent;
-use crate::kubernetes::pod::{self, LEADER, Pod, PodView, ROLE, STANDBY, TOKEN};
+use crate::kubernetes::pod::{LEADER, PodView, ROLE, STANDBY, TOKEN};
 use crate::kubernetes::publisher::{Desk, Publish};
 use crate::redsync::reply::Token;
 
@@ -39,18 +38,15 @@ impl Publish for Label {
     }
 
     async fn send(&self, desk: &Desk, wanted: &Role) -> Result<Option<u64>, Failure> {
-        // The uid makes the server refuse it on another pod of our name. A standby keeps its last token, by which a
-        // successor knows that it is older.
-        let mut metadata = json!({"uid": desk.pod.uid, "labels": {ROLE: STANDBY}});
+        // A standby keeps its last token, by which a successor knows that it is older.
+        let mut metadata = json!({"labels": {ROLE: STANDBY}});
         if let Role::Leader(Some(token)) = wanted {
             metadata["labels"][ROLE] = json!(LEADER);
             metadata["annotations"] = json!({TOKEN: token.to_string()});
             // From the first byte on: the answer may be lost, and the label be there.
             self.routing.set(true);
         }
-        let path = pod::path(&desk.pod.namespace, &desk.pod.name);
-        let pod: Pod = desk.api.patch(&path, Content::Merge, &json!({"metadata": metadata})).await?;
-        Ok(pod.metadata.version())
+        desk.patch_metadata(metadata).await
     }
 
     fn has_settled(&self, state: &Role) {

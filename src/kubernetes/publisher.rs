@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use crate::clock::{self, Moment};
 use crate::kubernetes::PodName;
-use crate::kubernetes::api::{Api, LIMIT};
+use crate::kubernetes::api::{Api, Content, LIMIT};
 use crate::kubernetes::failure::Failure;
 use crate::kubernetes::intent::Intent;
 use crate::kubernetes::pause::{chance, rest};
-use crate::kubernetes::pod::PodView;
+use crate::kubernetes::pod::{self, Pod, PodView};
 use crate::kubernetes::target::{Code, Target};
 use crate::metrics::PublisherMetrics;
 
@@ -25,6 +26,21 @@ pub(super) struct Desk {
     pub(super) intents: watch::Receiver<Intent>,
     /// The own pod as last seen.
     pub(super) pods: watch::Receiver<Option<PodView>>,
+}
+
+impl Desk {
+    /// Where the own pod is.
+    pub(super) fn pod_path(&self) -> String {
+        pod::path(&self.pod.namespace, &self.pod.name)
+    }
+
+    /// Changes fields of the own pod, and of no other of its name. Gives the version from which on it is so.
+    pub(super) async fn patch_metadata(&self, mut metadata: Value) -> Result<Option<u64>, Failure> {
+        // The uid makes the server refuse it on another pod.
+        metadata["uid"] = json!(self.pod.uid);
+        let pod: Pod = self.api.patch(&self.pod_path(), Content::Merge, &json!({"metadata": metadata})).await?;
+        Ok(pod.metadata.version())
+    }
 }
 
 /// One thing that is published.

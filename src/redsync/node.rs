@@ -25,7 +25,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::debug;
 
-use crate::clock::{self, BootTimer, Moment};
+use crate::clock::{self, BootTimer, Moment, millis};
 use crate::redsync::error::{self, Failure};
 use crate::redsync::reply::{AttemptId, Input, Kind, NodeEvent, NodeIndex, Op, Outcome, What};
 use crate::redsync::script::{self, Scripts};
@@ -499,8 +499,4 @@ fn is_unknown_script(reply: &Value) -> bool {
 /// After these the server is not, or may not be, what it was when the connection was made: it is asked anew.
 fn needs_new_connection(kind: Kind) -> bool {
     matches!(kind, Kind::Protocol | Kind::Auth | Kind::Readonly | Kind::Masterdown | Kind::Moved | Kind::Unsupported)
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

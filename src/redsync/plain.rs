@@ -6,6 +6,7 @@
 
 use redis::{Cmd, Value};
 
+use crate::clock::millis;
 use crate::redsync::error;
 use crate::redsync::reply::{Found, Kind, Outcome, Plain, RunId, Step};
 
@@ -39,10 +40,6 @@ fn script(text: &str, key: &str, value: &str) -> Cmd {
     let mut cmd = redis::cmd("EVAL");
     cmd.arg(text).arg(1).arg(key).arg(value);
     cmd
-}
-
-fn millis(ttl: std::time::Duration) -> u64 {
-    u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What the reply to a step says. Whatever the step cannot be answered with is [`Kind::Protocol`], and no success.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::clock::micros;
 use crate::redsync::node::probe::Reading;
 
 /// A node's clock.
@@ -70,7 +71,7 @@ fn rate(first: &Reading, last: &Reading) -> Option<(i64, i64)> {
     if over < RATE_LEAST {
         return None;
     }
-    let over = signed(u64::try_from(over.as_micros()).unwrap_or(u64::MAX));
+    let over = signed(micros(over));
     let per_million = |micros: i64| micros.saturating_mul(1_000_000) / over;
     let drift = middle(b.0, b.1) - middle(a.0, a.1);
     Some((per_million(drift), per_million((a.1 - a.0) / 2 + (b.1 - b.0) / 2)))

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use crate::clock::{micros, millis};
 use crate::command::doctor::Examined;
 use crate::command::doctor::clock::Clock;
 use crate::command::doctor::finding::{Finding, Problem};
@@ -271,7 +272,7 @@ fn quarantine_left(timing: &Timing, seen: &Answer, state: &Properties, facts: &F
     if state.text("run") != run || born == 0 || born > now {
         return None;
     }
-    let over = born + u64::try_from(timing.quarantine().as_millis()).unwrap_or(u64::MAX);
+    let over = born + millis(timing.quarantine());
     // Tenths, so that what ends together is told together.
     Some(Duration::from_millis(over.saturating_sub(now).div_ceil(100) * 100))
 }
@@ -372,10 +373,6 @@ fn pattern(name: &str) -> String {
         pattern.push(c);
     }
     pattern
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! What `doctor` prints: a page for a terminal of 80 columns, or one JSON object. Pure.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::clock;
 use crate::command::doctor::finding::{Finding, Severity};
 use crate::command::doctor::{Examined, Report};
 use crate::command::status::{label, wrap};
@@ -230,7 +230,6 @@ struct Told<'a> {
 
 pub(super) fn json(report: &Report<'_>) -> String {
     let timing = &report.target.timing;
-    let whole = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let page = Page {
         schema: 1,
         lock: report.target.lock.as_str(),
@@ -238,15 +237,15 @@ pub(super) fn json(report: &Report<'_>) -> String {
         refused: report.findings.iter().any(|finding| finding.severity == Severity::Refused),
         quorum: Quorum { required: quorum(report.nodes.len()), nodes: report.nodes.len() },
         timing: Numbers {
-            ttl_ms: whole(timing.ttl()),
+            ttl_ms: clock::millis(timing.ttl()),
             clock_margin_percent: f64::from(timing.margin_permille()) / 10.0,
-            lease_ms: whole(timing.validity()),
-            renew_every_ms: whole(timing.renew()),
-            node_timeout_ms: whole(timing.node_timeout()),
-            grace_ms: whole(timing.grace()),
-            quarantine_ms: whole(timing.quarantine()),
+            lease_ms: clock::millis(timing.validity()),
+            renew_every_ms: clock::millis(timing.renew()),
+            node_timeout_ms: clock::millis(timing.node_timeout()),
+            grace_ms: clock::millis(timing.grace()),
+            quarantine_ms: clock::millis(timing.quarantine()),
         },
-        measured_ms: whole(report.measured),
+        measured_ms: clock::millis(report.measured),
         next: report.change.as_ref().map(|change| Next {
             safe: change.is_safe(),
             added: &change.added,

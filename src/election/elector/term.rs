@@ -80,12 +80,8 @@ impl Term {
             let is_leading = leadership.is_leading(watch.now());
             let belief = leadership.belief.as_ref().filter(|belief| is_leading && belief.token == self.token);
             let Some(belief) = belief else { return };
-            if timer.arm(belief.work_until).is_err() {
+            if !matches!(watch.turned(timer, Some(belief.work_until)).await, Ok(true)) {
                 return;
-            }
-            tokio::select! {
-                more = watch.changed() => if !more { return },
-                fired = timer.fired() => if fired.is_err() { return },
             }
         }
     }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use base64::Engine as _;
 
+use crate::clock::millis;
+
 /// How a [`Mutex`](crate::redsync::Mutex) or a [`LockHolder`](crate::redsync::LockHolder) locks.
 ///
 /// ```
@@ -77,8 +79,7 @@ impl Options {
     /// the least is 1 ms.
     #[must_use]
     pub fn expiry(mut self, expiry: Duration) -> Self {
-        let millis = u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX);
-        self.expiry = Duration::from_millis(millis).max(SHORTEST);
+        self.expiry = Duration::from_millis(millis(expiry)).max(SHORTEST);
         self
     }
 
