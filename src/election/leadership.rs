@@ -292,3 +292,37 @@ impl Leadership {
         text
     }
 }
+
+#[cfg(test)]
+impl Leadership {
+    /// A standby that knows of no holder, whose nodes have all answered with this vote: what tests of readers begin with.
+    pub(crate) fn standby(nodes: &[&str], vote: Vote) -> Self {
+        let node = |name: &&str| NodeView {
+            name: (*name).to_owned(),
+            up: true,
+            vote,
+            lease: None,
+            quarantined_until: None,
+            latency: None,
+            error: None,
+            clock_offset_us: None,
+            clock_rate_ppm: None,
+            evicts: false,
+            no_expiry: false,
+        };
+        Self {
+            phase: State::Standby,
+            draining: false,
+            belief: None,
+            work: None,
+            holder: None,
+            last_step_down: None,
+            quarantine: Duration::from_secs(9),
+            quorum: nodes.len() / 2 + 1,
+            quorum_seen: None,
+            list_mismatch: false,
+            app_healthy: None,
+            nodes: nodes.iter().map(node).collect(),
+        }
+    }
+}

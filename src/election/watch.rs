@@ -123,7 +123,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::election::leadership::{Belief, State};
+    use crate::election::leadership::{Belief, Vote};
 
     fn leadership(deadline: Option<Moment>) -> Leadership {
         let belief = |deadline| Belief {
@@ -134,20 +134,7 @@ mod tests {
             extended_at: clock::now(),
             stepping_down: None,
         };
-        Leadership {
-            phase: State::Standby,
-            draining: false,
-            belief: deadline.map(belief),
-            holder: None,
-            last_step_down: None,
-            quarantine: Duration::from_secs(1),
-            quorum: 1,
-            quorum_seen: None,
-            list_mismatch: false,
-            work: None,
-            app_healthy: None,
-            nodes: Vec::new(),
-        }
+        Leadership { belief: deadline.map(belief), ..Leadership::standby(&[], Vote::Unknown) }
     }
 
     #[test]

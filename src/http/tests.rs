@@ -13,7 +13,7 @@ use super::serve::{Limits, Peer, attend_on, serve_within};
 use super::*;
 use crate::clock;
 use crate::election::event::StepDown;
-use crate::election::leadership::{Belief, Holder, NodeView, State as Phase, Vote};
+use crate::election::leadership::{Belief, Holder, State as Phase, Vote};
 use crate::election::watch::{Publisher, channel};
 use crate::redsync::name::{Identity, LockName, Owner};
 use crate::redsync::reply::Kind;
@@ -144,33 +144,9 @@ async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 }
 
 fn standby() -> Leadership {
-    let node = |name: &str| NodeView {
-        name: name.to_owned(),
-        up: true,
-        vote: Vote::Held,
-        lease: None,
-        quarantined_until: None,
-        latency: Some(Duration::from_micros(1250)),
-        error: None,
-        clock_offset_us: None,
-        clock_rate_ppm: None,
-        evicts: false,
-        no_expiry: false,
-    };
-    Leadership {
-        phase: Phase::Standby,
-        draining: false,
-        belief: None,
-        work: None,
-        holder: None,
-        last_step_down: None,
-        quarantine: Duration::from_millis(8800),
-        quorum: 2,
-        quorum_seen: Some(clock::now()),
-        list_mismatch: false,
-        app_healthy: None,
-        nodes: vec![node("a:1"), node("b:1"), node("c:1")],
-    }
+    let mut leadership = Leadership::standby(&["a:1", "b:1", "c:1"], Vote::Held);
+    leadership.nodes.iter_mut().for_each(|node| node.latency = Some(Duration::from_micros(1250)));
+    Leadership { quarantine: Duration::from_millis(8800), quorum_seen: Some(clock::now()), ..leadership }
 }
 
 fn leading_for(left: Duration) -> Leadership {

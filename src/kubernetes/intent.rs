@@ -125,7 +125,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::election::leadership::{Holder, State};
+    use crate::election::leadership::{Holder, State, Vote};
     use crate::redsync::name::Owner;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -136,20 +136,8 @@ mod tests {
 
     fn standby(holder: &str) -> Leadership {
         let owner = Owner::new(&Identity::parse(holder).unwrap(), [7; 16]);
-        Leadership {
-            phase: State::Standby,
-            draining: false,
-            belief: None,
-            holder: Some(Holder { owner, token: None, until: at(1000) }),
-            last_step_down: None,
-            quarantine: SECOND,
-            quorum: 1,
-            quorum_seen: None,
-            list_mismatch: false,
-            work: None,
-            app_healthy: None,
-            nodes: Vec::new(),
-        }
+        let holder = Some(Holder { owner, token: None, until: at(1000) });
+        Leadership { holder, ..Leadership::standby(&[], Vote::Unknown) }
     }
 
     fn leading(token: Token, until: Moment) -> Leadership {

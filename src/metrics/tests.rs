@@ -8,33 +8,7 @@ use crate::redsync::name::{Identity, Owner};
 const SECOND: Duration = Duration::from_secs(1);
 
 fn standby() -> Leadership {
-    let node = |name: &str| NodeView {
-        name: name.to_owned(),
-        up: true,
-        vote: Vote::Free,
-        lease: None,
-        quarantined_until: None,
-        latency: None,
-        error: None,
-        clock_offset_us: None,
-        clock_rate_ppm: None,
-        evicts: false,
-        no_expiry: false,
-    };
-    Leadership {
-        phase: State::Standby,
-        draining: false,
-        belief: None,
-        work: None,
-        holder: None,
-        last_step_down: None,
-        quarantine: 9 * SECOND,
-        quorum: 2,
-        quorum_seen: None,
-        list_mismatch: false,
-        app_healthy: Some(true),
-        nodes: vec![node("a:1"), node("b:1"), node("c:1")],
-    }
+    Leadership { app_healthy: Some(true), ..Leadership::standby(&["a:1", "b:1", "c:1"], Vote::Free) }
 }
 
 fn leading(now: Moment) -> Leadership {
