@@ -29,14 +29,7 @@ fn every_flag_of_run_is_in_the_table_as_it_is() {
             (format!("--{}", arg.get_long().unwrap()), [variable, default(arg)])
         })
         .collect();
-    let told: BTreeMap<String, [String; 2]> = table("| flag | environment | default | meaning |")
-        .into_iter()
-        .map(|row| {
-            assert!(!row[3].is_empty(), "{}: no meaning", row[0]);
-            (row[0].clone(), [row[1].clone(), row[2].clone()])
-        })
-        .collect();
-    assert_eq!(told, real);
+    assert_eq!(told("| flag | environment | default | meaning |"), real);
 }
 
 #[test]
@@ -44,14 +37,7 @@ fn every_metric_is_in_the_table_as_it_is() {
     let types = types();
     let real: BTreeMap<String, [String; 2]> =
         DEFINITIONS.iter().map(|of| (of.name.to_owned(), [types[of.name].clone(), of.labels.join(", ")])).collect();
-    let told: BTreeMap<String, [String; 2]> = table("| name | type | labels | meaning |")
-        .into_iter()
-        .map(|row| {
-            assert!(!row[3].is_empty(), "{}: no meaning", row[0]);
-            (row[0].clone(), [row[1].clone(), row[2].clone()])
-        })
-        .collect();
-    assert_eq!(told, real);
+    assert_eq!(told("| name | type | labels | meaning |"), real);
     // What the program shows on top is said to be there.
     let extra = types.keys().find(|name| !real.contains_key(*name) && !name.starts_with("process_"));
     assert_eq!(extra, None);
@@ -239,6 +225,17 @@ fn duration(text: &str) -> Duration {
     };
     // Whole microseconds: a tenth of a millisecond is exact.
     Duration::from_micros((number.parse::<f64>().unwrap() * in_seconds * 1e6).round() as u64)
+}
+
+/// Of a table whose last column is a meaning, which nothing may lack: the second and third cell, by the first.
+fn told(header: &str) -> BTreeMap<String, [String; 2]> {
+    table(header)
+        .into_iter()
+        .map(|row| {
+            assert!(!row[3].is_empty(), "{}: no meaning", row[0]);
+            (row[0].clone(), [row[1].clone(), row[2].clone()])
+        })
+        .collect()
 }
 
 /// The rows under a header, without the code marks around a first, second or third cell.

@@ -124,11 +124,17 @@ pub fn call(address: &str) -> Option<String> {
 
 /// GET: status and body; None if there is no answer in time.
 pub fn get(address: &str, path: &str) -> Option<(u16, String)> {
-    let mut stream = TcpStream::connect_timeout(&address.parse().ok()?, PATIENCE).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
-    write!(stream, "GET {path} HTTP/1.0\r\n\r\n").ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
+    exchange(address, PATIENCE, &format!("GET {path} HTTP/1.0\r\n\r\n"))
+}
+
+/// One request on a connection of its own; HTTP/1.0, so that the answer has no parts and ends with the connection.
+pub fn exchange(address: &str, patience: Duration, request: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect_timeout(&address.parse().ok()?, patience).ok()?;
+    stream.set_read_timeout(Some(patience)).ok()?;
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    let answer = String::from_utf8_lossy(&answer);
     let (head, body) = answer.split_once("\r\n\r\n")?;
     Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }

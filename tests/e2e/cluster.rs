@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::caller::exchange;
 use crate::figures::{figure, setting};
 use crate::wait::{boot_ms, eventually};
 
@@ -97,18 +98,10 @@ impl Cluster {
 
     /// Any request: status and body; None if nobody answers.
     pub fn request(&self, method: &str, path: &str, kind: &str, body: &str) -> Option<(u16, String)> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(20))).ok()?;
-        // HTTP/1.0, so that the answer has no parts and ends with the connection.
         let kind = if kind.is_empty() { "application/json" } else { kind };
         let head = format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: {kind}\r\n");
-        write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).ok()?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).ok()?;
-        let answer = String::from_utf8_lossy(&answer);
-        let (head, body) = answer.split_once("\r\n\r\n")?;
-        let status = head.split(' ').nth(1)?.parse().ok()?;
-        Some((status, body.to_owned()))
+        let request = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+        exchange(&format!("127.0.0.1:{}", self.port), Duration::from_secs(20), &request)
     }
 
     /// Makes a namespace that enforces Pod Security `restricted`.

@@ -45,11 +45,11 @@ pub fn run(rows: Vec<Row>, words: &[String]) -> ExitCode {
     // It has to move leaders until one is on the node that is to be lost, which can take longer than all other rows.
     let is_in_time = |row: &Row| is_long || row.stage != Stage::Node;
     let is_named = |row: &Row| words.iter().any(|word| row.name.contains(word));
-    for row in rows.iter().filter(|row| words.is_empty() && !is_in_time(row)) {
+    let (selected, left_out): (Vec<Row>, Vec<Row>) =
+        rows.into_iter().partition(|row| if words.is_empty() { is_in_time(row) } else { is_named(row) });
+    for row in left_out.iter().filter(|_| words.is_empty()) {
         println!("not run at this scale: {} (SCALE=soak, or ROWS={})", row.name, row.name);
     }
-    let selected: Vec<Row> =
-        rows.into_iter().filter(|row| if words.is_empty() { is_in_time(row) } else { is_named(row) }).collect();
     if selected.is_empty() {
         eprintln!("no row is named like that; --list names them");
         return ExitCode::from(64);

@@ -4,36 +4,38 @@ use std::time::Duration;
 
 use super::figures::setting;
 
-/// SplitMix64: small, good enough for schedules, the same on every machine.
+#[path = "../../sim/chance.rs"]
+#[allow(dead_code, reason = "shared with the simulator")]
+mod chance;
+
+use chance::Chance;
+
+/// The simulator's chance, in ranges that leave out their end.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng(Chance);
 
 impl Rng {
     /// From a seed.
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(Chance::new(seed))
     }
 
     /// From the environment's `SEED`, else from the boot clock; prints it, so that a failure can be repeated.
     pub fn seeded(test: &str) -> Self {
         let seed = setting("SEED").and_then(|text| text.parse().ok()).unwrap_or_else(super::boot_micros);
         println!("{test}: SEED={seed}");
-        Self(seed)
+        Self::new(seed)
     }
 
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next()
     }
 
     /// Uniform in `low..high`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         assert!(low < high, "an empty range");
-        low + self.next_u64() % (high - low)
+        self.0.between(low, high - 1)
     }
 
     /// An index below `count`.
