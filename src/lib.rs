@@ -104,6 +104,26 @@
 //! | `tests/it`, `tests/tidy`, `tests/readme` | the real binary on real servers; house rules; README against the program |
 //! | `tests/faults` | the real binary on real servers under random faults, drawn from seeds |
 //!
+//! The rules of the protocol, which code and `docs/protocol.md` quote by number:
+//!
+//! | rules | in |
+//! |---|---|
+//! | 1 | `redsync/reply.rs`, `redsync/prelude.lua` |
+//! | 2, 3 | `redsync/prelude.lua` |
+//! | 4 | `redsync/prelude.lua`, `redsync/acquire.lua` |
+//! | 5 | `redsync/extend.lua` |
+//! | 6 | `redsync/release.lua` |
+//! | 7 | `redsync/look.lua` |
+//! | 8, 11, 14, 18, 19 | `election/core/attempt.rs` |
+//! | 9 | `election/evidence.rs` |
+//! | 10 | `redsync/lease.rs` |
+//! | 12, 13 | `election/core/leading.rs` |
+//! | 15, 16 | `redsync/node.rs` |
+//! | 17, 20 | `election/core/standby.rs` |
+//! | 21 | `election/timing.rs` |
+//! | 23 | `redsync/script.rs`, `command/doctor/change.rs` |
+//! | 22, 24 | no code: what whoever changes a ttl or restarts nodes keeps to, in `docs/tuning.md` |
+//!
 //! ARCHITECTURE.md has the invariants, and how to add a flag, a metric or a kind.
 
 pub mod clock;

@@ -94,6 +94,52 @@ fn only_the_command_line_reads_the_environment() {
     }
 }
 
+/// `src/lib.rs` says for each rule of the protocol which file holds it, and that file says so too.
+#[test]
+fn the_file_of_each_rule_is_found_from_the_root() {
+    let text = read("src/lib.rs");
+    let rows = text.lines().skip_while(|line| *line != "//! | rules | in |").skip(2);
+    let mut found = BTreeSet::new();
+    for row in rows.map_while(|line| line.strip_prefix("//! | ")) {
+        let (rules, place) = row.split_once(" | ").unwrap();
+        let rules: Vec<u32> = rules.split(", ").map(|rule| rule.parse().unwrap()).collect();
+        let files: Vec<&str> = place.split('`').skip(1).step_by(2).collect();
+        assert!(!files.is_empty(), "{row}");
+        for file in files {
+            let code = Path::new("src").join(file);
+            let quoted = if file.starts_with("docs/") { rules.iter().copied().collect() } else { rules_in(&code) };
+            assert!(code.exists() || Path::new(file).exists(), "{file} is gone");
+            let missing = rules.iter().find(|rule| !quoted.contains(rule));
+            assert_eq!(missing, None, "{file} does not say that it holds the rule");
+        }
+        found.extend(rules);
+    }
+    assert_eq!(found, (1..=24).collect());
+}
+
+/// The numbers that follow the word: `rule 9`, `rules 8, 11 and 14 to 16`.
+fn rules_in(file: &Path) -> BTreeSet<u32> {
+    let text = read(&file.to_string_lossy());
+    let mut rules = BTreeSet::new();
+    for (at, _) in text.match_indices("ule") {
+        let after = text[at + 3..].strip_prefix('s').unwrap_or(&text[at + 3..]);
+        let (mut last, mut is_range) = (0, false);
+        for word in after.split([' ', ',']).filter(|word| !word.is_empty()).take(8) {
+            let number = word.trim_matches(|c: char| !c.is_ascii_digit());
+            match (word, number.parse::<u32>()) {
+                ("and", _) => {}
+                ("to", _) => is_range = true,
+                (_, Ok(number)) => {
+                    rules.extend(if is_range { last..=number } else { number..=number });
+                    (last, is_range) = (number, false);
+                }
+                (_, Err(_)) => break,
+            }
+        }
+    }
+    rules
+}
+
 #[test]
 fn tests_sleep_in_one_place() {
     // The witness is no test: its rhythm is its work.
