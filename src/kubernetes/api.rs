@@ -100,9 +100,13 @@ impl Api {
         Ok(Self { config, proxy: proxy.map(ToString::to_string), client: Mutex::new(client), renewals })
     }
 
-    /// Reads an object.
-    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
-        self.ask(Method::GET, path, None).await
+    /// Reads an object; `None`: it is not there.
+    pub(super) async fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, Failure> {
+        match self.ask(Method::GET, path, None).await {
+            Ok(object) => Ok(Some(object)),
+            Err(Failure { code: Code::NotFound, .. }) => Ok(None),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Changes an object, and gives what has become of it.

@@ -15,7 +15,7 @@ use crate::kubernetes::Subject;
 use crate::kubernetes::api::Content;
 use crate::kubernetes::failure::Failure;
 use crate::kubernetes::intent::{Intent, Lead};
-use crate::kubernetes::pod::{self, Owner, Pod, TOKEN};
+use crate::kubernetes::pod::{Owner, Pod, TOKEN};
 use crate::kubernetes::publisher::{Desk, Publish};
 use crate::kubernetes::rights::{self, Right};
 use crate::kubernetes::target::Code;
@@ -61,13 +61,10 @@ impl Publish for LeaseMirror {
 
     async fn send(&self, desk: &Desk, wanted: &Held) -> Result<Option<u64>, Failure> {
         let path = format!("{}/{}", Self::path(desk), self.name);
-        let lease = match (desk.api.get::<Lease>(&path).await, wanted) {
-            (Ok(lease), _) => lease,
-            (Err(Failure { code: Code::NotFound, .. }), Held::ByUs(lead)) => {
-                return self.create(desk, lead).await.map(|()| None);
-            }
-            (Err(Failure { code: Code::NotFound, .. }), Held::NotByUs) => return Ok(None),
-            (Err(failure), _) => return Err(failure),
+        let lease = match (desk.api.find::<Lease>(&path).await?, wanted) {
+            (Some(lease), _) => lease,
+            (None, Held::ByUs(lead)) => return self.create(desk, lead).await.map(|()| None),
+            (None, Held::NotByUs) => return Ok(None),
         };
         let known = self.read(&lease)?;
         let spec = match wanted {
@@ -194,7 +191,7 @@ async fn workload(desk: &Desk) -> Result<Option<OwnerReference>, Failure> {
     if !rights::is_granted(&desk.api, namespace, &Right::GET_PODS).await? {
         return Ok(None);
     }
-    let Some(pod) = read(desk, &pod::path(namespace, &desk.pod.name)).await? else { return Ok(None) };
+    let Some(pod) = desk.api.find::<Pod>(&desk.pod_path()).await? else { return Ok(None) };
     let Some(owner) = controller(&pod) else { return Ok(None) };
     // What is not in a namespace, such as the node of a static pod, cannot own what is in one.
     if owner.kind == "Node" || pod.metadata.uid != desk.pod.uid {
@@ -207,17 +204,8 @@ async fn workload(desk: &Desk) -> Result<Option<OwnerReference>, Failure> {
         return Ok(None);
     }
     let path = format!("/apis/apps/v1/namespaces/{namespace}/replicasets/{}", owner.name);
-    let set = read(desk, &path).await?;
+    let set = desk.api.find::<Pod>(&path).await?;
     Ok(Some(reference(set.as_ref().and_then(controller).unwrap_or(owner))))
-}
-
-/// As much of an object as says who owns it; `None`: it is not there.
-async fn read(desk: &Desk, path: &str) -> Result<Option<Pod>, Failure> {
-    match desk.api.get(path).await {
-        Ok(object) => Ok(Some(object)),
-        Err(Failure { code: Code::NotFound, .. }) => Ok(None),
-        Err(failure) => Err(failure),
-    }
 }
 
 fn controller(object: &Pod) -> Option<&Owner> {

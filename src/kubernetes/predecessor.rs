@@ -15,7 +15,6 @@ use crate::kubernetes::failure::Failure;
 use crate::kubernetes::intent::Intent;
 use crate::kubernetes::pod::{self, DELETION_COST, LEADER, Pod, ROLE, STANDBY, TOKEN};
 use crate::kubernetes::publisher::{Desk, Publish};
-use crate::kubernetes::target::Code;
 use crate::redsync::reply::Token;
 
 /// Pods that we displaced, and the token that we did it with.
@@ -74,12 +73,8 @@ impl Predecessor {
     /// Takes back what this pod says of a leadership that is older than ours.
     async fn clear(&self, desk: &Desk, name: &str, successor: Token) -> Result<(), Failure> {
         let path = pod::path(&desk.pod.namespace, name);
-        let pod: Pod = match desk.api.get(&path).await {
-            Ok(pod) => pod,
-            // A pod that is gone says nothing.
-            Err(Failure { code: Code::NotFound, .. }) => return Ok(()),
-            Err(failure) => return Err(failure),
-        };
+        // A pod that is gone says nothing.
+        let Some(pod) = desk.api.find::<Pod>(&path).await? else { return Ok(()) };
         let is_older = |token: Option<Token>| token.filter(|token| *token < successor);
         let (mut now, mut failed) = (pod, None);
         if self.label
