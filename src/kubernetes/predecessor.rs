@@ -15,6 +15,7 @@ use crate::kubernetes::failure::Failure;
 use crate::kubernetes::intent::Intent;
 use crate::kubernetes::pod::{self, DELETION_COST, LEADER, Pod, ROLE, STANDBY, TOKEN};
 use crate::kubernetes::publisher::{Desk, Publish};
+use crate::kubernetes::target::Code;
 use crate::redsync::reply::Token;
 
 /// Pods that we displaced, and the token that we did it with.
@@ -85,6 +86,15 @@ impl Predecessor {
                 Ok(pod) => {
                     info!(holder = name, token, "the displaced leader's label is cleared");
                     now = pod;
+                }
+                // A step that is not so any more: the pod has changed since it was read, and is to be read again.
+                // Else it is forbidden, and asking again does not help.
+                Err(failure) if failure.code == Code::Unprocessable => {
+                    let is_as_it_was = match desk.api.find::<Pod>(&path).await? {
+                        Some(pod) => pod.metadata.resource_version == now.metadata.resource_version,
+                        None => return Ok(()),
+                    };
+                    failed = Some(if is_as_it_was { failure } else { Failure { code: Code::Conflict, ..failure } });
                 }
                 Err(failure) => failed = Some(failure),
             }

@@ -11,6 +11,7 @@ mod erase;
 mod greet;
 mod plain;
 pub mod probe;
+mod resolver;
 mod subscription;
 mod tls;
 mod wire;
@@ -34,8 +35,9 @@ use crate::redsync::url::NodeUrl;
 pub(crate) use connection::Pending;
 use connection::{AbortOnDrop, Connection, Dialled, Event, InFlight, Lane};
 pub use credentials::Password;
-use dial::{Budget, Reached, Resolver};
+use dial::{Budget, Reached};
 pub use erase::erase;
+use resolver::Resolver;
 pub use tls::TlsFiles;
 
 /// How a node is reached.

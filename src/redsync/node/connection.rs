@@ -93,7 +93,7 @@ pub(super) enum Event {
 
 /// How a dial ended.
 pub(super) struct Dialled {
-    pub(super) resolver: super::dial::Resolver,
+    pub(super) resolver: super::resolver::Resolver,
     pub(super) result: Result<(Wire, super::dial::Reached, Server), Failure>,
 }
 

@@ -1,21 +1,24 @@
 //! From a URL to a stream: name, TCP or unix socket, TLS. All within one time limit.
 
-use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use tokio::net::{TcpStream, UnixStream};
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::spawn_blocking;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use crate::clock::{self, Moment};
 use crate::redsync::error::Failure;
+use crate::redsync::node::resolver::Resolver;
 use crate::redsync::node::tls::{self, TlsFiles};
 use crate::redsync::node::wire::Wire;
 use crate::redsync::reply::Kind;
 use crate::redsync::url::{Endpoint, NodeUrl};
+
+/// The part of a connect's time after which a name's families are asked for one by one.
+const PATIENCE: u32 = 4;
 
 /// Until when a connect must be done, whatever it is doing.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +39,10 @@ impl Budget {
         self.share(1, kind, what, step).await
     }
 
+    fn left(self) -> Duration {
+        self.0.since(clock::now())
+    }
+
     /// As [`Self::wait`], with one of so many equal shares of the time that is left.
     async fn share<T>(
         self,
@@ -44,34 +51,9 @@ impl Budget {
         what: &str,
         step: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
-        let left = self.0.since(clock::now()) / shares.max(1);
-        tokio::time::timeout(left, step)
+        tokio::time::timeout(self.left() / shares.max(1), step)
             .await
             .unwrap_or_else(|_| Err(Failure::new(kind, format!("{what} is not done within the connect timeout"))))
-    }
-}
-
-/// One node's name, looked up. `getaddrinfo` cannot be cancelled: a look-up that outlives its connect is waited for by
-/// the next one, so that a dead DNS server holds one thread per node and not one per attempt.
-#[derive(Debug, Default)]
-pub(super) struct Resolver(Option<JoinHandle<io::Result<Vec<SocketAddr>>>>);
-
-impl Resolver {
-    async fn resolve(&mut self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
-        if let Ok(address) = host.parse::<IpAddr>() {
-            return Ok(vec![SocketAddr::new(address, port)]);
-        }
-        let name = host.to_owned();
-        let lookup =
-            self.0.get_or_insert_with(|| spawn_blocking(move || Ok((name, port).to_socket_addrs()?.collect())));
-        let found = lookup.await;
-        self.0 = None;
-        match found {
-            Ok(Ok(addresses)) if addresses.is_empty() => Err(Failure::new(Kind::Dns, "the name has no address")),
-            Ok(Ok(addresses)) => Ok(addresses),
-            Ok(Err(error)) => Err(Failure::new(Kind::Dns, error.to_string())),
-            Err(error) => Err(Failure::new(Kind::Dns, error.to_string())),
-        }
     }
 }
 
@@ -94,7 +76,8 @@ pub(super) async fn dial(
     match &url.endpoint {
         Endpoint::Unix(path) => Ok((connect_unix(path, budget).await?, Reached::Unix)),
         Endpoint::Tcp { host, port, tls } => {
-            let addresses = budget.wait(Kind::Dns, "the name's look-up", resolver.resolve(host, *port)).await?;
+            let look_up = resolver.resolve(host, *port, budget.left() / PATIENCE);
+            let addresses = budget.wait(Kind::Dns, "the name's look-up", look_up).await?;
             let (stream, address) = connect_tcp(&addresses, budget).await?;
             Ok((secure(stream, host, *tls, files, budget).await?, Reached::Tcp(address)))
         }

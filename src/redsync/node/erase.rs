@@ -3,8 +3,9 @@
 use crate::redsync::error::Failure;
 use crate::redsync::name::LockName;
 use crate::redsync::node::NodeSettings;
-use crate::redsync::node::dial::{Budget, Resolver, dial};
+use crate::redsync::node::dial::{Budget, dial};
 use crate::redsync::node::greet;
+use crate::redsync::node::resolver::Resolver;
 use crate::redsync::reply::Kind;
 
 /// Deletes the lock's key and its state from one node, over a connection of its own.
