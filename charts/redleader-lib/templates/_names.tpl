@@ -16,14 +16,14 @@ What things are called. Every template of this library takes the context of a ch
 
 {{/* What a Deployment and its Services select by. */}}
 {{- define "redleader.selectorLabels" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ .Chart.Name | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: replica
 {{- end -}}
 
 {{- define "redleader.labels" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ .Chart.Name | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- with .Chart.AppVersion }}
 app.kubernetes.io/version: {{ . | quote }}
@@ -41,7 +41,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
 {{/* The version that these templates belong to: in a chart of your own, its appVersion is not ours. */}}
-{{- define "redleader.version" -}}0.1.0{{- end -}}
+{{- define "redleader.version" -}}0.2.0{{- end -}}
 
 {{/* Tags may be numbers: of 20161216, YAML makes a float, and a template "2.0161216e+07". */}}
 {{- define "redleader.image" -}}

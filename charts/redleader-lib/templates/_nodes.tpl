@@ -98,7 +98,7 @@ below with it.
 {{- if include "redleader.passwordSecret" . }}
 - name: redleader-redis
   secret:
-    secretName: {{ include "redleader.passwordSecret" . }}
+    secretName: {{ include "redleader.passwordSecret" . | quote }}
     items: [{key: {{ include "redleader.passwordKey" . | quote }}, path: {{ include "redleader.passwordKey" . | quote }}}]
     defaultMode: 0444
 {{- end }}

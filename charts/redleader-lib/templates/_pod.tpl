@@ -13,7 +13,7 @@ The parts of a pod. A chart of your own takes them so:
 {{- $needed := include "redleader.terminationNeeded" . | int64 -}}
 {{- $given := .Values.terminationGracePeriodSeconds | int64 -}}
 {{- if lt $given $needed -}}
-{{- fail (printf "terminationGracePeriodSeconds %d is less than %d, which drain, stopTimeout %s and the end of an election with ttl %s can take together: raise it to %d, or lower stopTimeout" $given $needed .Values.stopTimeout .Values.ttl $needed) -}}
+{{- fail (printf "terminationGracePeriodSeconds %d is less than %d, which drain, stopTimeout %s (or handoverDelay %s) and the end of an election with ttl %s can take together: raise it to %d, or lower those" $given $needed .Values.stopTimeout (include "redleader.handoverDelay" .) .Values.ttl $needed) -}}
 {{- end -}}
 {{- $given -}}
 {{- end -}}

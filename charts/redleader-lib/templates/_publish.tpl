@@ -70,8 +70,8 @@
 apiVersion: v1
 kind: ServiceAccount
 metadata:
-  name: {{ include "redleader.serviceAccountName" . }}
-  namespace: {{ .Release.Namespace }}
+  name: {{ include "redleader.serviceAccountName" . | quote }}
+  namespace: {{ .Release.Namespace | quote }}
   labels: {{- include "redleader.labels" . | nindent 4 }}
   {{- with .Values.serviceAccount.annotations }}
   annotations: {{- toYaml . | nindent 4 }}
@@ -84,19 +84,19 @@ automountServiceAccountToken: false
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
-  name: {{ include "redleader.fullname" . }}
-  namespace: {{ .Release.Namespace }}
+  name: {{ include "redleader.fullname" . | quote }}
+  namespace: {{ .Release.Namespace | quote }}
   labels: {{- include "redleader.labels" . | nindent 4 }}
 rules: {{- include "redleader.rules" . | nindent 2 }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata:
-  name: {{ include "redleader.fullname" . }}
-  namespace: {{ .Release.Namespace }}
+  name: {{ include "redleader.fullname" . | quote }}
+  namespace: {{ .Release.Namespace | quote }}
   labels: {{- include "redleader.labels" . | nindent 4 }}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: {{ include "redleader.fullname" . }}}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: {{ include "redleader.fullname" . | quote }}}
 subjects:
-  - {kind: ServiceAccount, name: {{ include "redleader.serviceAccountName" . }}, namespace: {{ .Release.Namespace }}}
+  - {kind: ServiceAccount, name: {{ include "redleader.serviceAccountName" . | quote }}, namespace: {{ .Release.Namespace | quote }}}
 {{- end }}
 {{- end -}}

@@ -50,12 +50,14 @@ cluster before the deadline. Empty where the program's own default is to be used
 {{- end -}}
 
 {{/*
-The longest that a pod may take to end, in whole seconds: drain, then the app or the wrapped command, then what the
-election itself is given (its own bound: ttl, two node timeouts, two seconds).
+The longest that a pod may take to end, in whole seconds: the limit of `redleader drain` (5 s), then the app, the wrapped
+command or a hand-over that has begun, then what the election itself is given (its own bound: ttl, two node timeouts, two
+seconds).
 */}}
 {{- define "redleader.terminationNeeded" -}}
 {{- $timing := include "redleader.timing" . | fromJson -}}
-{{- $sum := add 1000 (int64 $timing.stop) (int64 $timing.ttl) (mul 2 (int64 $timing.node)) 2000 -}}
+{{- $handover := include "redleader.handoverDelay" . | include "redleader.milliseconds" | int64 -}}
+{{- $sum := add 5000 (max (int64 $timing.stop) $handover) (int64 $timing.ttl) (mul 2 (int64 $timing.node)) 2000 -}}
 {{- div (add $sum 999) 1000 -}}
 {{- end -}}
 

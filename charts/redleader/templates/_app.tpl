@@ -12,11 +12,17 @@ nodeSelector: {{- toYaml . | nindent 2 }}
 {{- with .Values.tolerations }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.affinity }}
-affinity: {{- toYaml . | nindent 2 }}
-{{- end }}
 {{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* The same for an errand: what keeps replicas apart from each other would keep it from every host that has one. */}}
+{{- define "redleader.errandSettings" -}}
+{{- include "redleader.podSettings" . }}
+{{- with .Values.affinity.nodeAffinity }}
+affinity:
+  nodeAffinity: {{- toYaml . | nindent 4 }}
 {{- end }}
 {{- end -}}
 
@@ -86,7 +92,7 @@ volumeMounts: {{- . | nindent 2 }}
 restartPolicy: {{ .restartPolicy }}
 automountServiceAccountToken: false
 enableServiceLinks: false
-{{ include "redleader.podSettings" .context }}
+{{ include "redleader.errandSettings" .context }}
 containers:
   - name: redleader
     {{- include "redleader.imageLines" .context | nindent 4 }}
