@@ -218,7 +218,7 @@ fn another_pod_of_the_same_name_is_left_alone_fake() {
     });
     assert_eq!(a.command(&["resign", "--for", "60s"]).code, 0);
     eventually("it is refused", SOON, || {
-        (a.metric("publish_errors_total", &[("target", "label"), ("code", "409")]) > 0.0).then_some(())
+        (a.metric("publish_errors_total", &[("target", "label"), ("code", "422")]) > 0.0).then_some(())
     });
     assert_eq!(kubernetes.role("a"), "leader");
     assert_eq!(a.metric("publish_pending", &[("target", "label")]), 1.0);

@@ -1,15 +1,13 @@
 //! The way to the Kubernetes API: who we are, rights, tokens, certificates, addresses and proxies. On a fake API server.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value as Json;
 
 use crate::support::{
-    Certificates, FakeKubernetes, Output, Replica, ReplicaOptions, Servers, Weather, eventually, pod_path, run,
+    Certificates, FakeKubernetes, Output, Replica, ReplicaOptions, Servers, Tunnel, Weather, eventually, pod_path, run,
     stays_true,
 };
 
@@ -254,37 +252,11 @@ fn c81_a_proxy_of_the_environment_is_not_obeyed_and_one_of_the_flag_is_fake() {
     assert!(line.text("reason").contains("through the proxy http://127.0.0.1:9"), "{line:?}");
     stays_true("it leads", Duration::from_secs(2), || dead.leads());
 
-    let tunnel = tunnel();
-    let _through = replica("c81-through", "through", &["--kube-proxy", &tunnel]);
+    let tunnel = Tunnel::start("127.0.0.1");
+    let _through = replica("c81-through", "through", &["--kube-proxy", &tunnel.url]);
     eventually("it goes through", SOON, || (kubernetes.role("through") == "leader").then_some(()));
     assert!(kubernetes.asked_from(0).iter().any(|asked| asked.path == pod_path("through")));
-}
-
-/// An HTTP proxy that does CONNECT and nothing else; its URL. Its threads end with the test process.
-fn tunnel() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let serve = |mut client: TcpStream| -> std::io::Result<()> {
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            client.read_exact(&mut byte)?;
-            head.push(byte[0]);
-        }
-        let head = String::from_utf8_lossy(&head).into_owned();
-        let target = head.strip_prefix("CONNECT ").and_then(|rest| rest.split(' ').next()).expect("a CONNECT");
-        let mut server = TcpStream::connect(target)?;
-        client.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
-        let (mut from, mut to) = (client.try_clone()?, server.try_clone()?);
-        std::thread::spawn(move || std::io::copy(&mut from, &mut to));
-        std::io::copy(&mut server, &mut client).map(|_| ())
-    };
-    std::thread::spawn(move || {
-        for client in listener.incoming().flatten() {
-            std::thread::spawn(move || serve(client));
-        }
-    });
-    url
+    assert!(tunnel.served() > 0);
 }
 
 #[test]

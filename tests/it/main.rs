@@ -38,6 +38,7 @@
 //! * `planted`: bugs that a driver can have, in a copy of the product;
 //! * `outside`: whatever a node, a person or a client of HTTP may send, at random;
 //! * `go_redsync`: exclusion with the real go-redsync, both ways;
+//! * `start_order`: nodes that come long after their contenders, and that go at once again;
 //! * `startup`: what start-up makes of nodes that cannot vote, and of lists and identities;
 //! * `config`: what is refused before any node is asked, passwords in every form, and where secrets must not appear;
 //! * `tls`: encrypted and other ways to the nodes, and secrets that are rotated;
@@ -128,6 +129,7 @@ mod scripts_as_simulated;
 mod silent_flows;
 mod soak_alone;
 mod stalls_alone;
+mod start_order;
 mod startup;
 mod status;
 mod stopped_leader;

@@ -60,7 +60,7 @@ impl Browser {
             "--disable-background-networking",
         ]);
         command.arg(format!("--user-data-dir={}", directory.path().display())).arg("about:blank");
-        command.env("HOME", directory.path());
+        command.env("HOME", directory.path()).env("TMPDIR", directory.path());
         let process = Process::start("chromium", command);
         let url = eventually("the browser tells its address", PATIENCE, || {
             let lines = process.stderr();

@@ -540,10 +540,11 @@ impl State {
 
     fn patch(&mut self, path: &str, is_status: bool, content: &str, patch: &Json) -> Option<Answer> {
         let before = self.objects.get(path)?.clone();
-        for precondition in ["uid", "resourceVersion"] {
-            let (is, wanted) = (&before["metadata"][precondition], &patch["metadata"][precondition]);
+        // As a real one has it: a version is compared first, and a uid is a field that nobody may change.
+        for (field, code) in [("resourceVersion", 409), ("uid", 422)] {
+            let (is, wanted) = (&before["metadata"][field], &patch["metadata"][field]);
             if content != "application/json-patch+json" && !wanted.is_null() && is != wanted {
-                return Some((409, failure(409, &format!("{precondition} {wanted} is not {is}"))));
+                return Some((code, failure(code, &format!("{field} {wanted} is not {is}"))));
             }
         }
         let mut after = before.clone();

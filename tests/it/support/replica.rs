@@ -112,7 +112,8 @@ pub struct LogLine {
 }
 
 impl LogLine {
-    fn parse(line: &Line) -> Self {
+    /// A line as it was read.
+    pub fn parse(line: &Line) -> Self {
         let json = serde_json::from_str(&line.text).unwrap_or_else(|_| Json::String(line.text.clone()));
         Self { read_boot_ms: line.boot_ms, json }
     }
@@ -354,23 +355,29 @@ impl Replica {
             (Some(dead), Some(stopped)) => Some(dead.min(stopped)),
             (dead, _) => dead,
         };
-        let mut terms: Vec<Term> = Vec::new();
-        for line in &log {
-            let at = line.number("boot_ms").unwrap_or(line.read_boot_ms);
-            let token = line.number("token").unwrap_or(0);
-            match line.message() {
-                "elected" => terms.push(Term { who: self.identity.clone(), token, start: at, end: None }),
-                "stepped down" => {
-                    if let Some(term) = terms.iter_mut().rfind(|term| term.token == token && term.end.is_none()) {
-                        term.end = Some(at);
-                    }
-                }
-                _ => {}
-            }
-        }
-        for term in terms.iter_mut().filter(|term| term.end.is_none()) {
-            term.end = end.map(|end| end.max(term.start));
-        }
+        let terms = terms(&self.identity, &log, end);
         Track { who: format!("{}#{}", self.identity, self.pid()), terms }
     }
+}
+
+/// The leaderships that a log tells of. One that it tells no end of ended with the process.
+pub fn terms(who: &str, log: &[LogLine], ended: Option<u64>) -> Vec<Term> {
+    let mut terms: Vec<Term> = Vec::new();
+    for line in log {
+        let at = line.number("boot_ms").unwrap_or(line.read_boot_ms);
+        let token = line.number("token").unwrap_or(0);
+        match line.message() {
+            "elected" => terms.push(Term { who: who.to_owned(), token, start: at, end: None }),
+            "stepped down" => {
+                if let Some(term) = terms.iter_mut().rfind(|term| term.token == token && term.end.is_none()) {
+                    term.end = Some(at);
+                }
+            }
+            _ => {}
+        }
+    }
+    for term in terms.iter_mut().filter(|term| term.end.is_none()) {
+        term.end = ended.map(|end| end.max(term.start));
+    }
+    terms
 }
