@@ -99,14 +99,10 @@ impl Seen {
         longest
     }
 
-    /// From the first call that nobody answered to the last, in milliseconds: for how long callers had to try again.
+    /// For how long in all callers waited in vain, in milliseconds: the silence, and calls that met no answer later on.
     pub fn calls_failed(&self) -> u64 {
-        let late = |pair: &[Answer]| pair[1].asked.saturating_sub(pair[0].came) > LATE_MILLIS;
-        let gaps: Vec<&[Answer]> = self.answers.windows(2).filter(|pair| late(pair)).collect();
-        match (gaps.first(), gaps.last()) {
-            (Some(first), Some(last)) => last[1].asked.saturating_sub(first[0].came),
-            (None, _) | (_, None) => 0,
-        }
+        let between = self.answers.windows(2).map(|pair| pair[1].asked.saturating_sub(pair[0].came));
+        between.filter(|gap| *gap > LATE_MILLIS).sum()
     }
 
     /// Who answered, each once, in order.

@@ -1,11 +1,13 @@
 //! The control plane, its nodes and images, and the way to its API.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
 use crate::caller::exchange;
@@ -14,6 +16,8 @@ use crate::wait::{boot_ms, eventually};
 
 /// The image under test, as it is called in the cluster.
 pub const IMAGE: &str = "localhost/redleader:test";
+/// The image of the last release.
+pub const LAST: &str = "localhost/redleader:last";
 /// The small app, which knows nothing of leadership.
 pub const WEB: &str = "localhost/web:1";
 /// The same under another name: a rollout of a new image.
@@ -27,18 +31,21 @@ pub struct Cluster {
     /// `kubectl proxy`: the API as plain HTTP.
     proxy: Mutex<Option<Child>>,
     port: u16,
+    has_last: bool,
 }
 
 impl Cluster {
-    /// Starts it and puts the images in.
+    /// Starts it and puts the images in. What this thread starts from now on is in the cluster's network.
     pub fn up() -> Self {
         let began = boot_ms();
         script("cluster", &["up"]);
         let root = PathBuf::from(setting("CLUSTER_DIR").unwrap_or_else(|| "/tmp/redleader-e2e".into()));
         figure("cluster", &format!("two nodes Ready after {:.1} s", seconds_since(began)));
         images(&root);
+        let has_last = last_release(&root);
+        enter(&root);
         let (proxy, port) = proxy(&root);
-        Self { root, proxy: Mutex::new(Some(proxy)), port }
+        Self { root, proxy: Mutex::new(Some(proxy)), port, has_last }
     }
 
     /// Ends it; nothing is left.
@@ -55,6 +62,11 @@ impl Cluster {
         script("cluster", &[what, part]);
     }
 
+    /// Whether there is an image of the last release.
+    pub fn has_last_release(&self) -> bool {
+        self.has_last
+    }
+
     /// The directory with logs and configuration.
     pub fn root(&self) -> &Path {
         &self.root
@@ -63,6 +75,7 @@ impl Cluster {
     /// A command that finds this cluster and its tools.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(tool(program));
+        command.env("KUBECACHEDIR", self.root.join("kubectl"));
         command.env("KUBECONFIG", self.root.join("admin.kubeconfig")).env("HELM_CACHE_HOME", self.root.join("helm"));
         command.env("HELM_CONFIG_HOME", self.root.join("helm")).env("HELM_DATA_HOME", self.root.join("helm"));
         command
@@ -98,7 +111,12 @@ impl Cluster {
     /// Any request: status and body; None if nobody answers.
     pub fn request(&self, method: &str, path: &str, kind: &str, body: &str) -> Option<(u16, String)> {
         let kind = if kind.is_empty() { "application/json" } else { kind };
-        let head = format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Type: {kind}\r\n");
+        self.request_as("Accept: */*", method, path, kind, body)
+    }
+
+    /// The same with one more header: `Authorization: Bearer TOKEN`, or `Impersonate-User: NAME`.
+    pub fn request_as(&self, who: &str, method: &str, path: &str, kind: &str, body: &str) -> Option<(u16, String)> {
+        let head = format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\n{who}\r\nContent-Type: {kind}\r\n");
         let request = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
         exchange(&format!("127.0.0.1:{}", self.port), Duration::from_secs(20), &request)
     }
@@ -137,11 +155,14 @@ pub fn package() -> &'static Path {
 
 /// Where the tools are.
 fn tool(program: &str) -> PathBuf {
-    let home = setting("HOME").unwrap_or_else(|| "/root".into());
-    let bin =
-        setting("REDLEADER_KUBE").map_or_else(|| Path::new(&home).join(".cache/redleader/kube/bin"), PathBuf::from);
-    let built = bin.join(program);
+    let built = cache().join(program);
     if built.exists() { built } else { PathBuf::from(program) }
+}
+
+/// What `tests/e2e/setup` got.
+pub fn cache() -> PathBuf {
+    let home = setting("HOME").unwrap_or_else(|| "/root".into());
+    setting("REDLEADER_KUBE").map_or_else(|| Path::new(&home).join(".cache/redleader/kube/bin"), PathBuf::from)
 }
 
 /// Runs one of the scripts beside this file, which has to succeed.
@@ -165,6 +186,14 @@ pub fn feed(command: &mut Command, input: &str) -> Output {
     let mut child = piped.spawn().expect("the command is there");
     child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("the command reads");
     child.wait_with_output().expect("the command ends")
+}
+
+/// Moves this thread, and all that it starts, into the network of the cluster in this directory.
+fn enter(root: &Path) {
+    let space = Path::new("/run/netns").join(root.file_name().expect("the cluster's directory has a name"));
+    let space = std::fs::File::open(&space).unwrap_or_else(|why| panic!("{}: {why}", space.display()));
+    let entered = move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network));
+    entered.expect("only root runs this");
 }
 
 fn proxy(root: &Path) -> (Child, u16) {
@@ -199,6 +228,21 @@ fn images(root: &Path) {
     image(NODE, &node, "/bin/redis-server");
 }
 
+/// Builds and imports the image of the last release, if the history of this checkout has it.
+fn last_release(root: &Path) -> bool {
+    let output = Command::new(package().join("tests/last-release")).output().expect("the script is there");
+    if output.status.code() == Some(77) {
+        return false;
+    }
+    let source = succeed("last-release", output);
+    let archive = root.join("last.tar");
+    let mut build = Command::new(package().join("tests/e2e/build-image"));
+    build.arg(&archive).arg(LAST).env("SOURCE", source.trim());
+    succeed("build-image", build.output().expect("the script is there"));
+    script("cluster", &["import", &archive.to_string_lossy()]);
+    true
+}
+
 /// The target that this machine's compiler makes programs for.
 fn host() -> String {
     let said = succeed("rustc", Command::new("rustc").arg("-vV").output().expect("rustc is there"));
@@ -211,9 +255,9 @@ fn image(name: &str, directory: &Path, entry: &str) {
     succeed(name, command.output().expect("the script is there"));
 }
 
-/// A root with redis-server, a shell, and the libraries that they load.
+/// A root with redis-server, a shell, what stands between a client and a server, and the libraries that they load.
 fn node_root(root: &Path) {
-    for program in ["redis-server", "redis-cli", "sh"] {
+    for program in ["redis-server", "redis-cli", "sh", "sleep", "socat"] {
         let path = succeed("which", Command::new("which").arg(program).output().expect("which is there"));
         let path = path.trim();
         let libraries = succeed("ldd", Command::new("ldd").arg(path).output().expect("ldd is there"));

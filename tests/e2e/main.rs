@@ -6,7 +6,12 @@
 //!
 //! * `cluster`: the control plane, its nodes and images, and the way to its API;
 //! * `release`: a release of the chart, its pods, and what is done to them;
+//! * `bench`: nodes of a release without replicas, and what a row starts beside them;
 //! * `caller`: who calls the Service all the time, and notes who answers;
+//! * `witness`: who led by the replicas' own logs;
+//! * `poller`: who asks a replica's endpoints all the time;
+//! * `rhythm`: when extends reach the nodes;
+//! * `wall` and `way`: what stands between pods and the API server;
 //! * `row`: what a row is, and how rows are run;
 //! * `rows`: what is shown.
 //!
@@ -21,19 +26,23 @@
     reason = "a test may panic and print, and nothing here is anyone's API"
 )]
 
+mod bench;
 mod caller;
 mod cluster;
-#[path = "../it/support/figures.rs"]
-#[allow(dead_code, reason = "shared with the integration tests")]
-mod figures;
+mod poller;
 mod release;
+mod rhythm;
 mod row;
 mod rows;
-#[path = "../it/support/wait.rs"]
-#[allow(dead_code, reason = "shared with the integration tests")]
-mod wait;
+#[path = "../it/support/mod.rs"]
+mod support;
+mod wall;
+mod way;
+mod witness;
 
 use std::process::ExitCode;
+
+use support::{figures, tunnel, wait};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::caller::get;
+use crate::caller::{exchange, get};
 use crate::cluster::{Cluster, IMAGE, NODE, WEB, feed, package, succeed};
-use crate::wait::eventually;
+use crate::wait::{boot_ms, eventually};
 
 /// More than the slowest start of pods on a busy machine.
 pub const LONG: Duration = Duration::from_secs(120);
@@ -71,9 +71,13 @@ impl<'a> Release<'a> {
 
     /// The pods of the replicas that are not on their way out.
     pub fn pods(&self) -> Vec<Value> {
-        let path =
-            format!("/api/v1/namespaces/{}/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dreplica", self.name);
-        self.cluster.list(&path).into_iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).collect()
+        self.all_pods().into_iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null()).collect()
+    }
+
+    /// The pods of the replicas.
+    pub fn all_pods(&self) -> Vec<Value> {
+        let of = "labelSelector=app.kubernetes.io%2Fcomponent%3Dreplica";
+        self.cluster.list(&format!("/api/v1/namespaces/{}/pods?{of}", self.name))
     }
 
     /// The names of the pods that are Ready.
@@ -83,7 +87,7 @@ impl<'a> Release<'a> {
 
     /// What redleader says in a pod; None if it does not answer.
     pub fn leader_json(&self, pod: &str) -> Option<Value> {
-        said(&self.cluster.get(&format!("/api/v1/namespaces/{}/pods/{pod}", self.name))?)
+        says(&self.cluster.get(&format!("/api/v1/namespaces/{}/pods/{pod}", self.name))?)
     }
 
     /// The pod that leads by its own word.
@@ -113,9 +117,14 @@ impl<'a> Release<'a> {
         })
     }
 
-    /// The address of the Service, as every pod and node of the cluster calls it.
+    /// The address of the release's Service, as every pod and node of the cluster calls it.
     pub fn service(&self) -> String {
-        let path = format!("/api/v1/namespaces/{0}/services/{0}", self.name);
+        self.service_named(&self.name)
+    }
+
+    /// The address of a Service in the release's namespace.
+    pub fn service_named(&self, name: &str) -> String {
+        let path = format!("/api/v1/namespaces/{}/services/{name}", self.name);
         let service = self.cluster.get(&path).unwrap_or_else(|| panic!("{path} is not there"));
         format!("{}:{}", service["spec"]["clusterIP"].as_str().unwrap(), service["spec"]["ports"][0]["port"])
     }
@@ -126,12 +135,33 @@ impl<'a> Release<'a> {
         self.cluster.try_kubectl(&[&words, arguments].concat())
     }
 
-    /// Kills the process of a pod's container that runs this program.
+    /// Kills the process of a pod's container that runs this program; when it was dead, on the boot clock.
     #[track_caller]
-    pub fn kill(&self, pod: &str, program: &str) {
+    pub fn kill(&self, pod: &str, program: &str) -> u64 {
+        let pid = self.signal("-9", pod, program);
+        let is_dead = || {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            (status.is_empty() || status.contains("State:\tZ")).then(boot_ms)
+        };
+        eventually("a killed process is dead", LONG, is_dead)
+    }
+
+    /// Sends a signal to the process of a pod's container that runs this program; which one that is.
+    #[track_caller]
+    pub fn signal(&self, signal: &str, pod: &str, program: &str) -> u32 {
         let pid = eventually("the process is there", LONG, || process(pod, program));
-        let output = std::process::Command::new("kill").args(["-9", &pid.to_string()]).output();
+        let output = std::process::Command::new("kill").args([signal, &pid.to_string()]).output();
         succeed("kill", output.expect("kill is there"));
+        pid
+    }
+
+    /// Asks once to evict a pod, as `kubectl drain` does: the status of the answer.
+    pub fn evict(&self, pod: &str) -> u16 {
+        let (name, namespace) = (pod, &self.name);
+        let metadata = format!(r#"{{"name":"{name}","namespace":"{namespace}"}}"#);
+        let body = format!(r#"{{"apiVersion":"policy/v1","kind":"Eviction","metadata":{metadata}}}"#);
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}/eviction");
+        self.cluster.request("POST", &path, "", &body).map_or(0, |(status, _)| status)
     }
 
     /// How often containers of the replicas were started again.
@@ -160,28 +190,39 @@ pub fn said(pod: &Value) -> Option<Value> {
     serde_json::from_str(&get(&format!("{address}:9797"), "/leader")?.1).ok()
 }
 
+/// The same of a pod that lives: one answer that is late on a busy machine is an answer.
+pub fn says(pod: &Value) -> Option<Value> {
+    let address = format!("{}:9797", pod["status"]["podIP"].as_str()?);
+    let answer = exchange(&address, Duration::from_secs(5), "GET /leader HTTP/1.0\r\n\r\n")?;
+    serde_json::from_str(&answer.1).ok()
+}
+
 /// The status of a condition.
 pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a str> {
     let conditions = object["status"]["conditions"].as_array()?;
     conditions.iter().find(|condition| condition["type"] == kind)?["status"].as_str()
 }
 
-/// The process of a pod whose program has this name: every container's environment names its pod.
+/// The process of a pod whose program has this name, the oldest of them: every container's environment names its pod.
 pub fn process(pod: &str, program: &str) -> Option<u32> {
     let wanted = format!("HOSTNAME={pod}");
+    let is_program = |first: &[u8]| first.rsplit(|byte| *byte == b'/').next() == Some(program.as_bytes());
+    let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").ok()?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|text| text.parse::<u32>().ok()) else { continue };
         let path = entry.path();
         let read = |file: &str| std::fs::read(path.join(file)).unwrap_or_default();
-        let is_program = |first: &[u8]| first.rsplit(|byte| *byte == b'/').next() == Some(program.as_bytes());
         let command = read("cmdline");
         if command.split(|byte| *byte == 0).next().is_some_and(is_program)
             && read("environ").split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
         {
-            return Some(pid);
+            // The field that is the 20th after the name, which is in brackets.
+            let stat = String::from_utf8_lossy(&read("stat")).into_owned();
+            let started = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19)?.parse::<u64>().ok());
+            found.extend(started.map(|started| (started, pid)));
         }
     }
-    None
+    found.into_iter().min().map(|(_, pid)| pid)
 }
 
 /// `helm template` of a chart: what it renders, or why it refuses.
@@ -193,8 +234,13 @@ pub fn render(cluster: &Cluster, chart: &Path, words: &[impl AsRef<OsStr>]) -> R
 
 /// What the API server makes of a manifest: every object as it would be, or why not.
 pub fn dry_run(cluster: &Cluster, namespace: &str, manifest: &str) -> Result<Vec<Value>, String> {
+    dry_run_with(cluster, namespace, manifest, &[])
+}
+
+/// The same with more flags.
+pub fn dry_run_with(cluster: &Cluster, namespace: &str, manifest: &str, flags: &[&str]) -> Result<Vec<Value>, String> {
     let mut command = cluster.command("kubectl");
-    command.args(["apply", "--dry-run=server", "-n", namespace, "-o", "json", "-f", "-"]);
+    command.args(["apply", "--dry-run=server", "-n", namespace, "-o", "json", "-f", "-"]).args(flags);
     let output = feed(&mut command, manifest);
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());

@@ -8,9 +8,10 @@ import (
 	_ "github.com/coredns/coredns/plugin/bind"
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/kubernetes"
+	_ "github.com/coredns/coredns/plugin/template"
 )
 
 func main() {
-	dnsserver.Directives = []string{"bind", "errors", "kubernetes"}
+	dnsserver.Directives = []string{"bind", "errors", "late", "truncated", "template", "kubernetes"}
 	coremain.Run()
 }

@@ -1,24 +1,34 @@
-//! The real image in a pod that is allowed nothing.
+//! The real image: in a pod that is allowed nothing, and built twice.
 
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, IMAGE};
+use crate::cluster::{Cluster, IMAGE, feed, package, seconds_since, succeed};
 use crate::figures::figure;
 use crate::release::{LONG, condition};
 use crate::row::{Row, Stage};
-use crate::wait::{eventually, let_time_pass};
+use crate::wait::{boot_ms, eventually, let_time_pass};
 
 /// The most that the image may hold, in bytes.
 const SIZE_MOST: u64 = 8_000_000;
 
-pub const ROWS: &[Row] = &[Row {
-    name: "K8-image",
-    shows: "the image is small, and runs with a read-only root, no capability, any user id, and 16 MiB of memory",
-    stage: Stage::Together,
-    run: allowed_nothing,
-}];
+pub const ROWS: &[Row] = &[
+    Row {
+        name: "K8-image",
+        shows: "the image is small, and runs with a read-only root, no capability, any user id, and 16 MiB of memory",
+        stage: Stage::Together,
+        run: allowed_nothing,
+    },
+    Row {
+        name: "K8-reproducible",
+        shows: "the same sources in two directories, compiled anew at two times, give the same image to the last byte",
+        stage: Stage::Build,
+        run: reproducible,
+    },
+];
 
 /// A pod with the image and nothing else. Its nodes are not there: that is no reason to end.
 const POD: &str = r#"
@@ -43,6 +53,10 @@ fn allowed_nothing(cluster: &Cluster) {
     figure("K8 image", &format!("{size} bytes as an archive"));
     assert!(size <= SIZE_MOST, "{size} bytes, more than {SIZE_MOST}");
     cluster.namespace("k8");
+    let anyone = POD.replace("IMAGE", IMAGE).replace("readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}", "");
+    let refused = feed(cluster.command("kubectl").args(["apply", "--dry-run=server", "-f", "-"]), &anyone);
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && why.contains("violates PodSecurity"), "restricted is not enforced: {why}");
     cluster.apply(&POD.replace("IMAGE", IMAGE));
     let path = "/api/v1/namespaces/k8/pods/bare";
     eventually("the pod runs", LONG, || cluster.get(path).filter(|pod| condition(pod, "Ready") == Some("True")));
@@ -57,4 +71,30 @@ fn allowed_nothing(cluster: &Cluster) {
     let version = cluster.kubectl(&["exec", "-n", "k8", "bare", "--", "/redleader", "--version"]);
     assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
     cluster.kubectl(&["delete", "pod", "-n", "k8", "bare", "--grace-period=5"]);
+}
+
+fn reproducible(cluster: &Cluster) {
+    let began = boot_ms();
+    let copy = cluster.root().join("elsewhere/of/the/same/source");
+    std::fs::create_dir_all(&copy).expect("the cluster's directory is ours");
+    // Without their times, so that every file is younger than the one that it is a copy of.
+    let parts = ["Dockerfile", ".dockerignore", "Cargo.toml", "Cargo.lock", "src", "examples", "benches", "tests"];
+    let mut command = Command::new("cp");
+    command.arg("-r").args(parts.map(|part| package().join(part))).arg(&copy);
+    succeed("cp", command.output().expect("cp is there"));
+    let (one, other) = (built(cluster, package(), "one"), built(cluster, &copy, "other"));
+    // The names of configuration and layer are the digests of what is in them.
+    assert_eq!(one, other);
+    figure("K8 built twice", &format!("{:.0} s, both times {}", seconds_since(began), one.trim()));
+}
+
+/// Compiles all of it anew; the archive's manifest.
+fn built(cluster: &Cluster, source: &Path, name: &str) -> String {
+    let archive = cluster.root().join(name).with_extension("tar");
+    let mut command = Command::new(package().join("tests/e2e/build-image"));
+    command.arg(&archive).arg(IMAGE).env("SOURCE", source).env("FRESH", "1");
+    succeed("build-image", command.output().expect("the script is there"));
+    let mut tar = Command::new("tar");
+    tar.arg("-xOf").arg(&archive).arg("manifest.json");
+    succeed("tar", tar.output().expect("tar is there"))
 }

@@ -9,6 +9,7 @@ use crate::cluster::{Cluster, seconds_since};
 use crate::figures::figure;
 use crate::release::{LONG, Release, name, said};
 use crate::row::{Row, Stage};
+use crate::rows::published_secrets::is_passing;
 use crate::wait::{boot_ms, eventually, let_time_pass};
 
 pub const ROWS: &[Row] = &[Row {
@@ -39,15 +40,21 @@ fn from_nothing(cluster: &Cluster) {
     assert_eq!(seen.names(), std::slice::from_ref(&leader), "only the leader answers");
     assert!(seen.answers.len() > 20, "{} calls in 3 s", seen.answers.len());
     figure("K1 Service", &format!("{} calls, all answered by the leader", seen.answers.len()));
+    two_that_answer_are_seen(&release);
     for pod in release.pods() {
         let said = eventually("every pod says who leads", LONG, || said(&pod));
         assert_eq!(said["holder"], leader.as_str(), "{said}");
         assert_eq!(said["lock"], "redleader:k1/k1", "namespace and name are in it");
-        footprint(&release, &pod);
+        let memory =
+            eventually("the kubelet tells it", LONG, || kubelet(&release, &pod, "container_memory_working_set_bytes"));
+        figure("K8 memory of a replica", &format!("{:.1} MiB, as the kubelet reports it", memory / 1_048_576.0));
     }
+    from_start_to_leadership(&release, "new nodes, with their quarantine");
     eventually("all that is published is right", LONG, || crate::rows::api::is_right(&release, &leader));
     agree(&release, &leader);
     helm_test(&release);
+    all_start_again(&release);
+    from_start_to_leadership(&release, "nodes that know the lock");
     release.uninstall();
     leaves_nothing(&release);
 }
@@ -56,6 +63,10 @@ fn from_nothing(cluster: &Cluster) {
 fn agree(release: &Release<'_>, leader: &str) {
     let lease = release.cluster.kubectl(&["get", "lease", "-n", &release.name, "who-leads"]);
     assert!(lease.contains(leader), "{lease}");
+    let lease = release.cluster.get("/apis/coordination.k8s.io/v1/namespaces/k1/leases/who-leads").expect("the Lease");
+    assert_eq!(lease["metadata"]["annotations"]["redleader.dev/lock"], "redleader:k1/k1", "{lease}");
+    let log = release.cluster.kubectl(&["logs", "-n", &release.name, leader, "-c", "redleader"]);
+    assert!(log.contains("redleader:k1/k1"), "the log names the lock: {log}");
     let told = eventually("the Event is there", LONG, || {
         let told = release.cluster.kubectl(&["describe", "pod", "-n", &release.name, leader]);
         told.contains("LeaderElected").then_some(told)
@@ -70,26 +81,49 @@ fn agree(release: &Release<'_>, leader: &str) {
     }
 }
 
-/// What a replica costs, as the kubelet says, and how soon it led.
-fn footprint(release: &Release<'_>, pod: &Value) {
+/// Whether a caller can see what it is to see: of a Service that reaches every replica, two answer in turn.
+fn two_that_answer_are_seen(release: &Release<'_>) {
+    let manifest = "{apiVersion: v1, kind: Service, metadata: {name: everyone, namespace: NAME}, spec: {\
+                    publishNotReadyAddresses: true, ports: [{port: 8080}], selector: \
+                    {app.kubernetes.io/instance: NAME, app.kubernetes.io/component: replica}}}";
+    release.cluster.apply(&manifest.replace("NAME", &release.name));
+    let address = release.service_named("everyone");
+    let caller = Caller::start(&address);
+    let_time_pass("many calls of the Service", Duration::from_secs(2));
+    let seen = caller.finish();
+    figure("K1 a Service of all replicas", &format!("{} ms of overlap seen, as it has to be", seen.overlap()));
+    assert!(seen.overlap() > 0, "two that answer in turn are not seen: {:?}", seen.names());
+    release.cluster.kubectl(&["delete", "service", "-n", &release.name, "everyone"]);
+}
+
+/// What the kubelet tells of a replica's container.
+fn kubelet(release: &Release<'_>, pod: &Value, metric: &str) -> Option<f64> {
     let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
     let path = format!("/api/v1/nodes/{node}/proxy/metrics/resource");
-    let (_, text) = release.cluster.request("GET", &path, "", "").expect("the kubelet's word");
+    let (_, text) = release.cluster.request("GET", &path, "", "")?;
     let labels = format!("{{container=\"redleader\",namespace=\"{}\",pod=\"{}\"}} ", release.name, name(pod));
-    let value = |metric: &str| -> Option<f64> {
-        let line = text.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(labels.as_str()))?;
-        line.split(' ').next()?.parse().ok()
-    };
-    let memory = value("container_memory_working_set_bytes").map(|bytes| format!("{:.1} MiB", bytes / 1_048_576.0));
-    let started = value("container_start_time_seconds").unwrap_or_default();
-    let since = said(pod).and_then(|said| said["since"].as_str().map(str::to_owned)).unwrap_or_default();
-    #[expect(clippy::disallowed_methods, reason = "the kubelet tells a start in wall time")]
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    let memory = memory.unwrap_or_else(|| "not told yet".to_owned());
-    figure(
-        "K8 a replica",
-        &format!("{memory} of memory {:.0} s after its start; leading since {since:?}", now - started),
-    );
+    let line = text.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(labels.as_str()))?;
+    line.split(' ').next()?.parse().ok()
+}
+
+/// From the start of the leader's container, as the kubelet tells it, to its leadership, as it tells itself.
+fn from_start_to_leadership(release: &Release<'_>, of: &str) {
+    let pod = eventually("one leads", LONG, || release.leading());
+    let started = eventually("the kubelet tells it", LONG, || kubelet(release, &pod, "container_start_time_seconds"));
+    let since = said(&pod).and_then(|said| said["since"].as_str().map(humantime::parse_rfc3339));
+    let since = since.expect("a leader says since when").expect("RFC 3339");
+    let since = since.duration_since(std::time::UNIX_EPOCH).expect("it is after 1970").as_secs_f64();
+    figure("K8 container start to leadership", &format!("{:.2} s with {of}", since - started));
+}
+
+fn all_start_again(release: &Release<'_>) {
+    let deployment = format!("deployment/{}", release.name);
+    for count in [0, 3] {
+        let replicas = format!("--replicas={count}");
+        release.cluster.kubectl(&["scale", "-n", &release.name, &deployment, &replicas]);
+        eventually("all have come or gone", LONG, || (release.all_pods().len() == count).then_some(()));
+    }
+    release.settle(3);
 }
 
 fn helm_test(release: &Release<'_>) {
@@ -102,7 +136,7 @@ fn helm_test(release: &Release<'_>) {
 /// Every kind that a namespace can hold, save what the cluster itself puts in or keeps for a while.
 fn leaves_nothing(release: &Release<'_>) {
     let kinds = release.cluster.kubectl(&["api-resources", "--verbs=list", "--namespaced", "-o", "name"]);
-    let kinds: Vec<&str> = kinds.lines().filter(|kind| !kind.starts_with("events")).collect();
+    let kinds: Vec<&str> = kinds.lines().filter(|kind| !kind.starts_with("events") && !is_passing(kind)).collect();
     let own = ["configmap/kube-root-ca.crt", "serviceaccount/default"];
     eventually("nothing is left", LONG, || {
         let arguments = ["get", &kinds.join(","), "-n", &release.name, "-o", "name", "--ignore-not-found"];

@@ -28,7 +28,7 @@ fn scale(release: &Release<'_>, count: u32) {
     release.cluster.kubectl(&["scale", "-n", &release.name, &set, &format!("--replicas={count}")]);
 }
 
-fn nodes_ready(release: &Release<'_>) -> u64 {
+pub fn nodes_ready(release: &Release<'_>) -> u64 {
     let path = format!("/apis/apps/v1/namespaces/{0}/statefulsets/{0}-nodes", release.name);
     release.cluster.get(&path).and_then(|set| set["status"]["readyReplicas"].as_u64()).unwrap_or(0)
 }

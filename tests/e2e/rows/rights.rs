@@ -6,9 +6,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::cluster::{Cluster, IMAGE, feed, succeed};
-use crate::figures::figure;
+use crate::figures::{figure, setting};
 use crate::release::{LONG, Release, chart, name, process, render, said};
 use crate::row::{Row, Stage};
+use crate::rows::api::is_right;
 use crate::wait::{eventually, let_time_pass};
 
 pub const ROWS: &[Row] = &[
@@ -31,19 +32,25 @@ type Asked = BTreeSet<String>;
 
 /// Every request of a service account, by its audit log: what, and how it was answered.
 pub fn asked(cluster: &Cluster, namespace: &str, account: &str) -> Vec<(String, u64)> {
+    let requests = audited(cluster, namespace, account);
+    requests.iter().map(|line| (what(line), line["responseStatus"]["code"].as_u64().unwrap_or_default())).collect()
+}
+
+/// The lines of the audit log about a service account.
+pub fn audited(cluster: &Cluster, namespace: &str, account: &str) -> Vec<Value> {
     let user = format!("system:serviceaccount:{namespace}:{account}");
     let log = std::fs::read_to_string(cluster.root().join("audit.log")).unwrap_or_default();
     let lines = log.lines().filter(|line| line.contains(&user)).filter_map(|line| serde_json::from_str(line).ok());
-    let ours = lines.filter(|line: &Value| line["user"]["username"] == user.as_str());
-    ours.map(|line| {
-        let object = &line["objectRef"];
-        let mut what = format!("{} {}", word(&line["verb"]), word(&object["resource"]));
-        if !object["subresource"].is_null() {
-            what = format!("{what}/{}", word(&object["subresource"]));
-        }
-        (what, line["responseStatus"]["code"].as_u64().unwrap_or_default())
-    })
-    .collect()
+    // A watch is told at its beginning and at its end.
+    let is_again = |line: &Value| line["verb"] == "watch" && line["stage"] == "ResponseComplete";
+    lines.filter(|line: &Value| line["user"]["username"] == user.as_str() && !is_again(line)).collect()
+}
+
+/// `patch pods/status`, of a line of the audit log.
+pub fn what(line: &Value) -> String {
+    let object = &line["objectRef"];
+    let what = format!("{} {}", word(&line["verb"]), word(&object["resource"]));
+    if object["subresource"].is_null() { what } else { format!("{what}/{}", word(&object["subresource"])) }
 }
 
 fn word(value: &Value) -> &str {
@@ -69,6 +76,12 @@ fn exactly_the_rights(cluster: &Cluster) {
     let mut faults = Vec::new();
     for combination in &combinations {
         eventually_no_fault(cluster, combination, &mut faults);
+    }
+    for (bits, combination) in combinations.iter().enumerate() {
+        let of = format!("labelSelector=app.kubernetes.io%2Finstance%3D{combination}");
+        let pods = cluster.list(&format!("/api/v1/namespaces/k6/pods?{of}"));
+        assert_eq!(have_token(&pods), bits != 0, "{combination}: a token where something is published, and only there");
+        assert_eq!(granted(cluster, combination).is_empty(), bits == 0, "{combination}: rights likewise");
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
     figure(
@@ -144,50 +157,77 @@ fn wrong(cluster: &Cluster, account: &str) -> Vec<String> {
     wrong
 }
 
-fn granted(cluster: &Cluster, role: &str) -> Asked {
-    let path = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/k6/roles/{role}");
-    let Some(role) = cluster.get(&path) else { return Asked::new() };
+/// All that an account may do, by whatever role of whatever name.
+fn granted(cluster: &Cluster, account: &str) -> Asked {
     let all = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let of = "/apis/rbac.authorization.k8s.io/v1";
+    let is_ours =
+        |binding: &Value| all(&binding["subjects"]).iter().any(|of| of["name"] == account && of["namespace"] == "k6");
+    let everywhere = cluster.get(&format!("{of}/clusterrolebindings")).expect("the API server tells it");
+    assert!(!all(&everywhere["items"]).iter().any(is_ours), "{account} has a right everywhere");
+    let bindings = cluster.get(&format!("{of}/namespaces/k6/rolebindings")).expect("the API server tells it");
     let mut granted = Asked::new();
-    for rule in all(&role["rules"]) {
-        for resource in all(&rule["resources"]) {
-            granted.extend(all(&rule["verbs"]).iter().map(|verb| format!("{} {}", word(verb), word(&resource))));
+    for binding in all(&bindings["items"]).iter().filter(|binding| is_ours(binding)) {
+        assert_eq!(binding["roleRef"]["kind"], "Role", "{binding}");
+        let path = format!("{of}/namespaces/k6/roles/{}", word(&binding["roleRef"]["name"]));
+        for rule in all(&cluster.get(&path).expect("the role that is bound")["rules"]) {
+            for resource in all(&rule["resources"]) {
+                granted.extend(all(&rule["verbs"]).iter().map(|verb| format!("{} {}", word(verb), word(&resource))));
+            }
         }
     }
     granted
 }
 
-/// How long the steady state is watched.
-const WATCHED: Duration = Duration::from_secs(60);
+/// Whether a token is mounted in any of these pods.
+fn have_token(pods: &[Value]) -> bool {
+    assert!(!pods.is_empty(), "there are pods");
+    pods.iter().any(|pod| pod["spec"]["volumes"].to_string().contains("serviceAccountToken"))
+}
+
+/// How long the steady state is watched: the own pod's watch begins anew every 8 to 13 minutes.
+fn watched() -> Duration {
+    Duration::from_secs(if setting("SCALE").as_deref() == Some("soak") { 30 * 60 } else { 60 })
+}
 
 fn requests(cluster: &Cluster) {
     let everything =
-        ["app.port=8080", "mode=label", "publish.condition=true", "publish.events=true", "publish.lease=k5"];
+        ["app.port=8080", "mode=label", "publish.condition=true", "publish.events=true", "publish.lease=who-leads"];
     let release = Release::new(cluster, "k5", &everything);
     release.install();
     let leader = release.settle(3);
     let quiet = Release::new(cluster, "k5-quiet", &["app.port=8080"]);
     quiet.install();
     quiet.settle(3);
-    let_time_pass("publishers have told the start", Duration::from_secs(5));
+    eventually("all that is published is right", LONG, || is_right(&release, &leader));
+    let_time_pass("what else publishers tell", Duration::from_secs(5));
     let before = asked(cluster, "k5", "k5").len();
-    let_time_pass("a steady state", WATCHED);
+    let_time_pass("a steady state", watched());
     let steady = asked(cluster, "k5", "k5").len() - before;
     let output = release.exec(&leader, "redleader", &["/redleader", "resign", "--for", "5s"]);
     succeed("resign", output);
-    release.next_leader(&[&leader]);
-    let_time_pass("publishers have told the transition", Duration::from_secs(5));
+    let next = release.next_leader(&[&leader]);
+    eventually("all that is published is right again", LONG, || is_right(&release, &next));
+    let_time_pass("what else publishers tell", Duration::from_secs(5));
     let transition = &asked(cluster, "k5", "k5")[before + steady..];
     let mut counts = BTreeMap::new();
     transition.iter().for_each(|(what, _)| *counts.entry(what.clone()).or_insert(0) += 1);
     let counts: Vec<String> = counts.iter().map(|(what, count)| format!("{count} {what}")).collect();
-    figure("K5 steady state", &format!("{steady} requests of 3 replicas in {} s, everything on", WATCHED.as_secs()));
+    let hours = watched().as_secs_f64() / 3600.0;
+    let hourly = steady as f64 / hours;
+    figure(
+        "K5 steady state",
+        &format!("{steady} requests of 3 replicas in {} s, {hourly:.0} an hour, everything on", watched().as_secs()),
+    );
     figure("K5 hand-over", &format!("{} requests: {}", transition.len(), counts.join(", ")));
     let none = asked(cluster, "k5-quiet", "k5-quiet").len();
     figure("K5 mode readiness, nothing published", &format!("{none} requests since its start, no token mounted"));
-    // A watch that ends and begins again is the only thing that time brings.
-    assert!(steady <= 3, "{steady} requests in a steady state");
+    // A watch that begins anew is the only thing that time brings, and each does at most every 7.5 minutes.
+    let most = (3.0 * hours * 60.0 / 7.5).ceil();
+    assert!(steady as f64 <= most, "{steady} requests in a steady state, more than {most}");
+    assert!(transition.len() <= 22, "a hand-over costs more than twice what it did: {}", transition.len());
     assert_eq!(none, 0);
+    assert!(!have_token(&quiet.pods()), "a token is mounted for nothing");
     release.uninstall();
     quiet.uninstall();
 }

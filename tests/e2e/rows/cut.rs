@@ -1,0 +1,204 @@
+//! A leader that alone is cut from the API server: nobody but it notices, and nobody is routed to it.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::caller::{Caller, get};
+use crate::cluster::{Cluster, seconds_since};
+use crate::figures::{figure, setting};
+use crate::poller::{Poller, Reply};
+use crate::release::{LONG, Release, condition, name, process};
+use crate::row::{Row, Stage};
+use crate::rows::api::{PUBLISHED, is_right, label, leading, metric, resign, tell};
+use crate::wait::{boot_ms, eventually, stays_true};
+use crate::wall::Wall;
+
+pub const ROWS: &[Row] = &[
+    Row {
+        name: "K3-cut",
+        shows: "a leader that alone is cut from the API server: its successor clears its label, and it is not routed to",
+        stage: Stage::Together,
+        run: cut_alone,
+    },
+    Row {
+        name: "K3-leaving",
+        shows: "the end of a leader that is cut from the API server delays no release, and its exit by no more than its bound",
+        stage: Stage::Together,
+        run: leave_while_cut,
+    },
+];
+
+/// How long it stays cut.
+fn cut_for() -> Duration {
+    Duration::from_secs(if setting("SCALE").as_deref() == Some("soak") { 300 } else { 15 })
+}
+
+fn cut_alone(cluster: &Cluster) {
+    let release = Release::new(cluster, "k3-cut", &PUBLISHED);
+    release.install();
+    let cut = release.settle(3);
+    eventually("all that is published is right", LONG, || is_right(&release, &cut));
+    let pods = release.pods();
+    let cut_pod = of_name(&pods, &cut);
+    eventually("everybody may be routed to by its label", LONG, || {
+        pods.iter().all(|pod| routez(pod) == Some(200)).then_some(())
+    });
+    let wall = Wall::around(address(cut_pod));
+    let pollers: Vec<Poller> = pods.iter().map(|pod| Poller::start(pod, "/routez")).collect();
+    let (caller, began) = (Caller::start(&release.service()), boot_ms());
+    resign(&cut);
+    let mut routed = Routed::default();
+    let next = eventually("another leads", LONG, || {
+        routed.look(&release);
+        leading(&pods).filter(|pod| *pod != cut)
+    });
+    eventually("the successor clears the label", LONG, || {
+        routed.look(&release);
+        (label(&release, &cut) == "standby" && label(&release, &next) == "leader").then_some(())
+    });
+    let cleared = seconds_since(began);
+    figure("K3 leader cut from the API server alone", &format!("label cleared {cleared:.1} s after resign"));
+    eventually("the successor answers", LONG, || {
+        routed.look(&release);
+        (crate::caller::call(&release.service()).as_ref() == Some(&next)).then_some(())
+    });
+    stays_true("it says that what is published is not known", cut_for(), || {
+        routed.look(&release);
+        metric(cut_pod, PENDING) == 1.0
+    });
+    let back = boot_ms();
+    drop(wall);
+    eventually("it is right by its own word", LONG, || {
+        routed.look(&release);
+        let told = metric(cut_pod, PENDING) == 0.0 && routez(cut_pod) == Some(200);
+        (told && reason(&release, &cut) == "Resign").then_some(())
+    });
+    tell("leader cut alone, by its own word", back);
+    let seen = caller.finish();
+    assert_eq!(seen.overlap(), 0, "ms of overlap: {:?}", seen.names());
+    routed.judge();
+    let polled: Vec<(String, Vec<Reply>)> = pollers.into_iter().map(Poller::finish).collect();
+    judge_routez(&release, (&cut, &next), &polled, back);
+    eventually("all that is published is right again", LONG, || is_right(&release, &next));
+    release.uninstall();
+}
+
+const PENDING: &str = "redleader_publish_pending{target=\"label\"}";
+
+/// Who is routed to at a look: labelled as the leader by the API server, and ready by its own word.
+#[derive(Default)]
+struct Routed {
+    looks: usize,
+    none: usize,
+}
+
+impl Routed {
+    fn look(&mut self, release: &Release<'_>) {
+        let labelled = || -> Vec<Value> {
+            let role = |pod: &Value| pod["metadata"]["labels"]["redleader.dev/role"] == "leader";
+            release.pods().into_iter().filter(role).collect()
+        };
+        // Two that are routed to both before and after each other are so at the same time.
+        let before = labelled();
+        let once: Vec<&Value> = before.iter().filter(|pod| routez(pod) == Some(200)).collect();
+        let twice: Vec<String> = once.iter().filter(|pod| routez(pod) == Some(200)).map(|pod| name(pod)).collect();
+        let after: Vec<String> = labelled().iter().map(name).collect();
+        let both: Vec<&String> = twice.iter().filter(|pod| after.contains(pod)).collect();
+        assert!(both.len() <= 1, "routed to at a time: {both:?}");
+        self.looks += 1;
+        self.none += usize::from(both.is_empty());
+    }
+
+    fn judge(&self) {
+        let Self { looks, none } = self;
+        figure("K3 leader cut alone, routed to", &format!("never two in {looks} looks, nobody in {none}"));
+        assert!(none < looks, "nobody was ever routed to");
+    }
+}
+
+/// `/routez` of the pod that was cut until `back` is 503 from before its successor's win on, and everybody else's 200.
+fn judge_routez(release: &Release<'_>, (cut, next): (&str, &str), polled: &[(String, Vec<Reply>)], back: u64) {
+    let won = logged_at(release, next, "elected");
+    for (pod, replies) in polled {
+        if pod != cut {
+            assert!(replies.iter().all(|reply| reply.status == 200), "{pod}: {replies:?}");
+            continue;
+        }
+        let down = replies.iter().find(|reply| reply.status == 503).expect("it says 503");
+        let while_cut = replies.iter().filter(|reply| reply.asked >= down.asked && reply.came <= back);
+        let (mut count, mut last) = (0, 0);
+        for reply in while_cut {
+            assert_eq!(reply.status, 503, "{reply:?}, cut until {back}");
+            (count, last) = (count + 1, reply.came);
+        }
+        assert!(down.came < won, "503 at {down:?}, the successor won at {won}");
+        let (before, held) = (won - down.came, last - down.came);
+        let text = format!("503 from {before} ms before the successor's win on, {count} answers in {held} ms");
+        figure("K3 leader cut alone, its /routez", &text);
+    }
+}
+
+/// The moment of the last log line with this message.
+fn logged_at(release: &Release<'_>, pod: &str, message: &str) -> u64 {
+    let log = release.cluster.kubectl(&["logs", "-n", &release.name, pod, "-c", "redleader"]);
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut of_message = lines.filter(|line| line["message"] == message);
+    of_message.next_back().and_then(|line| line["boot_ms"].as_u64()).unwrap_or_else(|| panic!("{pod} logs {log}"))
+}
+
+/// From a leader's last word as the leader to the exit of its process there may be the last words to an API server that
+/// does not hear, 2 s, and what a busy machine adds to it.
+const EXIT_MOST: u64 = 5 * 2000;
+
+fn leave_while_cut(cluster: &Cluster) {
+    let release = Release::new(cluster, "k3-leaving", &PUBLISHED);
+    release.install();
+    let cut = release.settle(3);
+    eventually("all that is published is right", LONG, || is_right(&release, &cut));
+    let pods = release.pods();
+    let pid = process(&cut, "redleader").expect("the leader's process");
+    let wall = Wall::around(address(of_name(&pods, &cut)));
+    let poller = Poller::start(of_name(&pods, &cut), "/readyz");
+    release.cluster.kubectl(&["delete", "pod", "-n", &release.name, &cut, "--wait=false"]);
+    let next = eventually("another leads", LONG, || leading(&pods).filter(|pod| *pod != cut));
+    eventually("its process ends", LONG, || (!std::path::Path::new(&format!("/proc/{pid}")).exists()).then_some(()));
+    let exited = boot_ms();
+    let (_, replies) = poller.finish();
+    let led = replies.iter().filter(|reply| reply.status == 200).map(|reply| reply.came).max().expect("it led");
+    let won = logged_at(&release, &next, "elected");
+    let (gap, exit) = (won.saturating_sub(led), exited - led);
+    figure(
+        "K3 SIGTERM of a leader that is cut from the API server",
+        &format!("the next leads {gap} ms after its last word as leader, its process ends {exit} ms after it"),
+    );
+    // A key that nobody releases is there for 6 s and more: what is left of the ttl after an extend.
+    assert!(gap < 4000, "{gap} ms");
+    assert!(exit < EXIT_MOST, "{exit} ms");
+    drop(wall);
+    release.settle(3);
+    eventually("all that is published is right", LONG, || is_right(&release, &next));
+    release.uninstall();
+}
+
+fn of_name<'a>(pods: &'a [Value], wanted: &str) -> &'a Value {
+    pods.iter().find(|pod| name(pod) == wanted).expect("it is one of them")
+}
+
+fn address(pod: &Value) -> &str {
+    pod["status"]["podIP"].as_str().expect("it runs")
+}
+
+fn routez(pod: &Value) -> Option<u16> {
+    get(&format!("{}:9797", address(pod)), "/routez").map(|(status, _)| status)
+}
+
+/// Why a pod does not lead, by its condition.
+fn reason(release: &Release<'_>, pod: &str) -> String {
+    let pods = release.pods();
+    let pod = of_name(&pods, pod);
+    assert!(condition(pod, "redleader.dev/leader").is_some(), "{pod}");
+    let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let ours = conditions.into_iter().find(|condition| condition["type"] == "redleader.dev/leader");
+    ours.and_then(|ours| ours["reason"].as_str().map(str::to_owned)).unwrap_or_default()
+}

@@ -1,0 +1,148 @@
+//! The chart's NetworkPolicies, enforced by kube-router.
+
+use std::fs::File;
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::Duration;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use serde_json::Value;
+
+use crate::cluster::{Cluster, WEB, succeed};
+use crate::figures::figure;
+use crate::release::{LONG, Release, condition, name};
+use crate::row::{Row, Stage};
+use crate::wait::{eventually, let_time_pass};
+
+pub const ROWS: &[Row] = &[Row {
+    name: "K9-network",
+    shows: "with the network policy a release works, and nobody else reaches its nodes",
+    stage: Stage::Network,
+    run: only_the_release,
+}];
+
+/// What is enforced is enforced on one node of the cluster.
+const VALUES: [&str; 7] = [
+    "networkPolicy.enabled=true",
+    "mode=label",
+    "app.port=8080",
+    "replicas=2",
+    "ttl=4s",
+    "nodeSelector.kubernetes\\.io/hostname=node1",
+    "nodes.nodeSelector.kubernetes\\.io/hostname=node1",
+];
+
+fn only_the_release(cluster: &Cluster) {
+    let mut release = Release::new(cluster, "k9-network", &VALUES);
+    release.install();
+    let leader = release.settle(2);
+    others(&release);
+    let node = address(&pod(&release, "k9-network-nodes-0"), 6379);
+    for pod in ["stranger", "scraper", leader.as_str()] {
+        assert!(reaches(&release, pod, &node), "{pod} is kept from a node before anybody enforces it");
+    }
+    cluster.part("start", "policies");
+    eventually("the policy is in force", LONG, || (!reaches(&release, "stranger", &node)).then_some(()));
+    let token = release.leader_json(&leader).expect("it leads")["token"].clone();
+    holds(&release, true);
+    assert_eq!(release.leader_json(&leader).expect("it leads")["token"], token, "one leadership");
+
+    // An upgrade's errand reaches the nodes as well, or it would not end.
+    let from = "networkPolicy.from[0].podSelector.matchLabels.may=scrape";
+    succeed("helm upgrade", release.upgrade(&[from, "podAnnotations.turn=2nd"], &[]));
+    eventually("all pods are new", LONG, || {
+        let is_new = |pod: &Value| pod["metadata"]["annotations"]["turn"] == "2nd";
+        (release.pods().len() == 2 && release.pods().iter().all(is_new)).then_some(())
+    });
+    let second = release.settle(2);
+    holds(&release, false);
+    succeed("resign", release.exec(&second, "redleader", &["/redleader", "resign", "--for", "5s"]));
+    release.next_leader(&[&second]);
+    release.uninstall();
+    cluster.kubectl(&["delete", "pod", "-n", &release.name, "stranger", "scraper", "--wait=false"]);
+    cluster.part("stop", "policies");
+    figure(
+        "K9 network policy",
+        "elections, an upgrade and its errand go on; a stranger reaches the app alone, no node",
+    );
+}
+
+/// Who reaches whom, until it is so for all; with `anyone` who may read metrics is not limited.
+fn holds(release: &Release<'_>, anyone: bool) {
+    let replicas = release.pods();
+    let (one, other) = (name(&replicas[0]), &replicas[1]);
+    let nodes: Vec<Value> = (0..3).map(|at| pod(release, &format!("{}-nodes-{at}", release.name))).collect();
+    let mut table: Vec<(&str, String, bool)> = vec![
+        ("stranger", address(other, 8080), true),
+        ("stranger", address(other, 9797), anyone),
+        ("scraper", address(other, 9797), true),
+    ];
+    let services = (0..3).map(|at| service(release, &format!("{}-node-{at}", release.name)));
+    for node in nodes.iter().map(|node| address(node, 6379)).chain(services) {
+        table.extend([("stranger", node.clone(), false), ("scraper", node.clone(), false), (one.as_str(), node, true)]);
+    }
+    // A node asks nobody.
+    let first = name(&nodes[0]);
+    table.extend([(first.as_str(), address(&nodes[1], 6379), false), (first.as_str(), address(other, 8080), false)]);
+    let is_wrong = |(pod, to, may): &&(&str, String, bool)| reaches(release, pod, to) != *may;
+    let mut wrong = Vec::new();
+    for _ in 0..60 {
+        wrong = table.iter().filter(is_wrong).collect();
+        if wrong.is_empty() {
+            return;
+        }
+        let_time_pass("the rules follow the pods", Duration::from_millis(500));
+    }
+    panic!("from, to, and whether it should: {wrong:?}");
+}
+
+/// Two pods that are not the release's; one of them may read metrics where that is limited.
+fn others(release: &Release<'_>) {
+    for (pod, may) in [("stranger", "nothing"), ("scraper", "scrape")] {
+        release.cluster.apply(&format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {pod}, namespace: {}, labels: {{may: {may}}}}}\nspec:\n  \
+             nodeName: node1\n  securityContext: {{runAsNonRoot: true, seccompProfile: {{type: RuntimeDefault}}}}\n  \
+             containers:\n    - {{name: web, image: \"{WEB}\", imagePullPolicy: Never, securityContext: \
+             {{allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}}}\n",
+            release.name
+        ));
+        eventually("it is Ready", LONG, || {
+            (condition(&self::pod(release, pod), "Ready") == Some("True")).then_some(())
+        });
+    }
+}
+
+fn pod(release: &Release<'_>, name: &str) -> Value {
+    let path = format!("/api/v1/namespaces/{}/pods/{name}", release.name);
+    release.cluster.get(&path).unwrap_or_else(|| panic!("{name} is not there"))
+}
+
+fn address(pod: &Value, port: u16) -> String {
+    format!("{}:{port}", pod["status"]["podIP"].as_str().expect("it runs"))
+}
+
+fn service(release: &Release<'_>, name: &str) -> String {
+    let path = format!("/api/v1/namespaces/{}/services/{name}", release.name);
+    let service = release.cluster.get(&path).unwrap_or_else(|| panic!("{name} is not there"));
+    format!("{}:6379", service["spec"]["clusterIP"].as_str().expect("it has one"))
+}
+
+/// Whether a connection from within a pod is taken.
+fn reaches(release: &Release<'_>, from: &str, to: &str) -> bool {
+    let from: IpAddr = pod(release, from)["status"]["podIP"].as_str().expect("it runs").parse().expect("an address");
+    let to: SocketAddr = to.parse().expect("an address");
+    let spaces = release.cluster.root().join("node1/state/io.containerd.grpc.v1.cri/netns");
+    let spaces = std::fs::read_dir(&spaces).unwrap_or_else(|why| panic!("{}: {why}", spaces.display()));
+    let answers = spaces.flatten().find_map(|space| {
+        // A thread of its own, which ends in that network. It is the pod's if the pod's address is there.
+        let asks = move || {
+            let space = File::open(space.path()).ok()?;
+            move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network)).ok()?;
+            UdpSocket::bind((from, 0)).ok()?;
+            Some(TcpStream::connect_timeout(&to, Duration::from_secs(1)).is_ok())
+        };
+        thread::spawn(asks).join().expect("it does not panic")
+    });
+    answers.expect("the pod's network is there")
+}
