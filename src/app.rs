@@ -18,23 +18,17 @@ use tracing::{error, info, warn};
 
 use crate::app_ready::{self, AppReady};
 use crate::cli::Environment;
-use crate::clock;
 use crate::config::{Config, Listen, Work};
-use crate::election::core::{Core, Setting};
 use crate::election::driver::{ElectionError, Names};
 use crate::election::request::Request;
-use crate::election::thread::{Election, seed};
+use crate::election::thread::{Election, Rules, seed};
 use crate::election::timing::Timing;
-use crate::election::watch as leadership_watch;
 use crate::exec::{CommandError, Ladder, Plan, Program, Wrapper, kill_group_at_once};
 use crate::http::{self, BindError, ControlAddress, Endpoints, Listener, Replica};
 use crate::kubernetes::{ConnectError, Publishing, Subject};
 use crate::leadership_file::LeadershipFile;
 use crate::log::LogSettings;
 use crate::metrics::Metrics;
-
-/// Requests that may wait for the election: it takes them at once, unless it hangs.
-const REQUESTS: usize = 16;
 
 /// Descriptors that are not HTTP's: three connections and a few files a node, runtimes, logs.
 const OTHER_FILES: u64 = 256;
@@ -86,7 +80,7 @@ impl RunError {
 /// # Errors
 /// When an address cannot be bound, no quorum can ever vote as configured, or a part ends by itself.
 pub fn run(config: Config) -> Result<u8, RunError> {
-    let Config { lock, nodes, identity, pod: _, kubernetes, app_ready, .. } = &config;
+    let Config { lock, nodes, identity, kubernetes, app_ready, .. } = &config;
     let Config { leadership_file, listen, control, timing, work, log, warnings, .. } = &config;
     end_on_panic();
     // Before anybody campaigns: a program that cannot run must not cost a leadership.
@@ -104,18 +98,13 @@ pub fn run(config: Config) -> Result<u8, RunError> {
         nodes: nodes.iter().map(|node| node.url.name()).collect(),
     };
     let metrics = Metrics::new(lock.as_str(), identity.as_str(), &names.nodes)?;
-    let (requests, taken) = mpsc::channel(REQUESTS);
-    let setting = Setting {
-        identity: identity.clone(),
-        nodes: names.nodes.clone(),
-        list: crate::redsync::script::fingerprint(nodes.iter().map(|node| &node.url)),
+    let rules = Rules {
         timing: timing.clone(),
         guarded: programs.is_any(),
         app_grace: app_ready.as_ref().map(|ready| ready.grace),
         seed: seed().map_err(|why| RunError::System("the election", why))?,
     };
-    let core = Core::new(setting, clock::now());
-    let (publisher, watch) = leadership_watch::channel(core.leadership());
+    let (election, watch, requests) = Election::new(names.clone(), nodes.clone(), rules, metrics.clone());
     let replica =
         Replica::new(lock.clone(), identity.clone()).map_err(|why| RunError::System("the status page", why))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -141,7 +130,6 @@ pub fn run(config: Config) -> Result<u8, RunError> {
     let work = work.transpose().map_err(|why| RunError::System("the wrapper", why))?;
     let beside = Beside::start(publishing, app_ready.clone(), leadership_file.clone(), &endpoints);
     drop(inside);
-    let election = Election { core, nodes: nodes.clone(), taken, publisher, metrics, names, tick: timing.ttl() / 4 };
     let election = election.start(ready(())).map_err(|why| RunError::System("the election's thread", why))?;
     let parts = Parts { election, work, beside, listeners, endpoints, requests };
     let ended = runtime.block_on(supervise(parts, signals, patience));

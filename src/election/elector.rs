@@ -45,25 +45,20 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use crate::clock::{self, BootTimer};
-use crate::election::core::{Core, Setting};
+use crate::clock::BootTimer;
 use crate::election::driver::{ElectionError, Names};
 use crate::election::event::StepDown;
 use crate::election::request::Request;
-use crate::election::thread::{Election, seed};
+use crate::election::thread::{Election, Rules, seed};
 use crate::election::timing::{Timing, TimingError, Wish};
-use crate::election::watch::{self, Watch};
+use crate::election::watch::Watch;
 use crate::metrics::Metrics;
 use crate::redsync::name::{Identity, LockName, NameError};
 use crate::redsync::node::NodeSettings;
 use crate::redsync::reply::Token;
-use crate::redsync::script::fingerprint;
 use crate::redsync::url::{NodeUrl, NodeUrlError};
 
 use term::Terms;
-
-/// Requests that may wait for the election: it takes them at once.
-const REQUESTS: usize = 16;
 
 /// Why there is no election, or none any more.
 #[derive(Debug, Error)]
@@ -152,24 +147,10 @@ impl ElectorBuilder {
         let nodes = nodes(self.nodes, &timing)?;
         let names = Names { lock, identity, nodes: nodes.iter().map(|node| node.url.name()).collect() };
         let metrics = Metrics::new(names.lock.as_str(), names.identity.as_str(), &names.nodes)?;
-        let core = Core::new(
-            Setting {
-                identity: names.identity.clone(),
-                nodes: names.nodes.clone(),
-                list: fingerprint(nodes.iter().map(|node| &node.url)),
-                timing: timing.clone(),
-                guarded: true,
-                app_grace: None,
-                seed: seed()?,
-            },
-            clock::now(),
-        );
-        let (requests, taken) = mpsc::channel(REQUESTS);
-        let (publisher, watch) = watch::channel(core.leadership());
+        let rules = Rules { timing: timing.clone(), guarded: true, app_grace: None, seed: seed()? };
+        let (election, watch, requests) = Election::new(names, nodes, rules, metrics.clone());
         let terms = Arc::new(Terms::default());
-        let warden = warden::watch_over(Arc::clone(&terms), watch.clone(), requests.clone(), timing.ttl() / 4);
-        let election =
-            Election { core, nodes, taken, publisher, metrics: metrics.clone(), names, tick: timing.ttl() / 4 };
+        let warden = warden::watch_over(Arc::clone(&terms), watch.clone(), requests.clone(), election.tick);
         let end = Mutex::new(End::Running(election.start(warden)?));
         Ok(Elector { terms, requests, watch, metrics, end })
     }

@@ -61,6 +61,15 @@ pub struct Belief {
     pub stepping_down: Option<StepDown>,
 }
 
+impl Belief {
+    /// Why work has to stop, or has had to; `None` while this replica leads by it.
+    #[must_use]
+    pub fn over(&self, now: Moment) -> Option<StepDown> {
+        let by_time = if now < self.deadline { StepDown::RenewTimeout } else { StepDown::Expired };
+        self.stepping_down.or_else(|| (self.work_until <= now).then_some(by_time))
+    }
+}
+
 /// Who else was last seen to hold the lock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Holder {
@@ -164,7 +173,7 @@ impl Leadership {
     /// Whether this replica leads now, and work may go on.
     #[must_use]
     pub fn is_leading(&self, now: Moment) -> bool {
-        self.belief.as_ref().is_some_and(|b| b.stepping_down.is_none() && now < b.work_until)
+        self.belief.as_ref().is_some_and(|belief| belief.over(now).is_none())
     }
 
     /// The belief while it lasts, work told to stop or not.

@@ -1,4 +1,4 @@
-//! The numbers of an election, which cannot exist in a relation that is unsafe (protocol rule 21, design section 5).
+//! The numbers of an election, which cannot exist in a relation that is unsafe (protocol rule 21, docs/tuning.md).
 
 use std::fmt;
 use std::time::Duration;

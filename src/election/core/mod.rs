@@ -409,7 +409,7 @@ impl Core {
         self.timing.quarantine().max(longest)
     }
 
-    /// Why `node`'s votes are void beside the others', however well it answers (protocol section 9).
+    /// Why `node`'s votes are void beside the others', however well it answers (docs/protocol.md, the same server twice).
     fn void_by_others(&self, node: NodeIndex) -> Option<Kind> {
         let this = &self.nodes[node];
         // A name that gives no answer may have led to this server when it gave its last.
