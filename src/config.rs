@@ -37,8 +37,6 @@ pub struct Config {
     pub nodes: Vec<NodeSettings>,
     /// Who we are, for people.
     pub identity: Identity,
-    /// The pod we run in, as far as known.
-    pub pod: Pod,
     /// How the app's health is a condition of leadership, if it is one.
     pub app_ready: Option<AppReady>,
     /// Where the report of `/leader` is kept in a file, if anywhere.
@@ -239,7 +237,6 @@ impl Config {
                 lock,
                 nodes,
                 identity,
-                pod,
                 kubernetes,
                 app_ready,
                 leadership_file,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Faults, Why, duration, given, value};
 use crate::app_ready::{AppReady, Check};
-use crate::cli::{AppArgs, Environment};
+use crate::cli::AppArgs;
 use crate::election::timing::Timing;
 
 /// How the app is asked. Its numbers are checked even if it is not, so that a slip does not wait for the day it is.
@@ -31,8 +31,7 @@ pub(super) fn ready(args: &AppArgs, timing: Option<&Timing>, faults: &mut Faults
     if timing.zip(grace).is_some_and(|(timing, grace)| grace < timing.ttl()) {
         faults.note("--app-grace", Why::TooSmall("the ttl"));
     }
-    let environment = Environment::without_ours();
-    Some(AppReady { check, every: every?, failures: failures?, grace: grace?, environment })
+    Some(AppReady { check, every: every?, failures: failures?, grace: grace? })
 }
 
 /// Below it a check is a load of its own, and a slip of the unit.

@@ -5,7 +5,7 @@ use axum::http::Uri;
 use crate::cli::KubernetesArgs;
 use crate::config::value::Why;
 use crate::config::{Faults, Pod};
-use crate::kubernetes::{PodName, Settings};
+use crate::kubernetes::{PodName, Settings, is_object_name};
 
 /// What the flags ask for; `None`: nothing, or faults.
 pub(super) fn settings(args: &KubernetesArgs, pod: &Pod, faults: &mut Faults) -> Option<Settings> {
@@ -50,17 +50,8 @@ fn parse_switch(text: &str) -> Result<bool, Why> {
     }
 }
 
-/// What Kubernetes takes as the name of a Lease, a DNS subdomain.
 fn parse_object_name(name: &str) -> Result<String, Why> {
-    let is_end = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let is_part = |part: &str| {
-        let bytes = part.as_bytes();
-        bytes.first().is_some_and(|b| is_end(*b))
-            && bytes.last().is_some_and(|b| is_end(*b))
-            && bytes.iter().all(|b| is_end(*b) || *b == b'-')
-    };
-    let is_name = name.len() <= 253 && name.split('.').all(is_part);
-    if is_name { Ok(name.to_owned()) } else { Err(Why::NoObjectName) }
+    is_object_name(name).then(|| name.to_owned()).ok_or(Why::NoObjectName)
 }
 
 fn parse_proxy(url: &str) -> Result<Uri, Why> {

@@ -78,6 +78,16 @@ enum Standing {
     Over { reason: StepDown },
 }
 
+impl Standing {
+    /// Until when something of it may run.
+    const fn deadline(self) -> Option<Moment> {
+        match self {
+            Self::Leading { deadline, .. } | Self::SteppingDown { deadline, .. } => Some(deadline),
+            Self::Over { .. } => None,
+        }
+    }
+}
+
 /// Which program of the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Job {
@@ -104,6 +114,16 @@ struct End {
     /// It was told to end.
     is_told: bool,
     ran: Duration,
+}
+
+impl End {
+    /// Why a hook has not done what it is for.
+    fn fault(&self) -> Option<&'static str> {
+        if self.is_told {
+            return Some("it took too long");
+        }
+        (self.status != Some(Status::Code(0))).then_some("it failed")
+    }
 }
 
 impl Wrapper {
@@ -184,19 +204,18 @@ impl Wrapper {
 
     /// Whether work may begin; `None`: the hook was not even begun.
     async fn on_elected(&mut self, token: Token) -> io::Result<Option<bool>> {
-        if !matches!(self.standing(token, clock::now()), Standing::Leading { .. }) {
+        if !self.is_leading(token) {
             return Ok(None);
         }
         let Some(hook) = self.plan.on_elected.clone() else { return Ok(Some(true)) };
         let end = self.carry(token, Job::Elected, &hook).await?;
-        let is_leading = matches!(self.standing(token, clock::now()), Standing::Leading { .. });
-        if end.status == Some(Status::Code(0)) && !end.is_told {
+        let is_leading = self.is_leading(token);
+        let Some(reason) = end.fault() else {
             self.hooks = Backoff::new();
             return Ok(Some(is_leading));
-        }
+        };
         if is_leading {
             let stand_back = self.hooks.after(end.ran);
-            let reason = if end.is_told { "it took too long" } else { "it failed" };
             warn!(token, reason, stand_back_ms = millis(stand_back), "--on-elected: stepping down");
             self.ask(Request::Resign { reason: StepDown::HookFailed, stand_back }).await;
         }
@@ -206,19 +225,13 @@ impl Wrapper {
     async fn on_stepped_down(&mut self, token: Token) -> io::Result<()> {
         let Some(hook) = self.plan.on_stepped_down.clone() else { return Ok(()) };
         let now = clock::now();
-        let time = match self.standing(token, now) {
-            Standing::SteppingDown { deadline, .. } | Standing::Leading { deadline, .. } => {
-                self.rungs(Job::SteppedDown, deadline, now).kill_at.since(now)
-            }
-            Standing::Over { .. } => Duration::ZERO,
-        };
-        if time.is_zero() {
+        let kill_at = |deadline| self.rungs(Job::SteppedDown, deadline, now).kill_at;
+        if self.standing(token, now).deadline().is_none_or(|deadline| kill_at(deadline) <= now) {
             warn!(token, "--on-stepped-down: not run, no time is left before the deadline");
             return Ok(());
         }
         let end = self.carry(token, Job::SteppedDown, &hook).await?;
-        if end.status != Some(Status::Code(0)) || end.is_told {
-            let reason = if end.is_told { "it took too long" } else { "it failed" };
+        if let Some(reason) = end.fault() {
             warn!(token, reason, "--on-stepped-down failed");
         }
         Ok(())
@@ -228,7 +241,7 @@ impl Wrapper {
     async fn work(&mut self, token: Token) -> io::Result<Option<u8>> {
         let Some(child) = self.plan.child.clone() else { return Ok(None) };
         loop {
-            if !matches!(self.standing(token, clock::now()), Standing::Leading { .. }) {
+            if !self.is_leading(token) {
                 return Ok(None);
             }
             let end = self.carry(token, Job::Child, &child).await?;
@@ -260,9 +273,8 @@ impl Wrapper {
     async fn carry(&mut self, token: Token, job: Job, program: &Program) -> io::Result<End> {
         let began = clock::now();
         let mut end = End { status: None, is_told: false, ran: Duration::ZERO };
-        let deadline = match self.standing(token, began) {
-            Standing::Leading { deadline, .. } | Standing::SteppingDown { deadline, .. } => deadline,
-            Standing::Over { .. } => return Ok(End { is_told: true, ..end }),
+        let Some(deadline) = self.standing(token, began).deadline() else {
+            return Ok(End { is_told: true, ..end });
         };
         log_deadline(token, deadline);
         let setup = self.setup(self.rungs(job, deadline, began));
@@ -326,7 +338,7 @@ impl Wrapper {
             Standing::SteppingDown { deadline, .. } => deadline,
             Standing::Over { .. } => now + ladder.slack().max(Duration::from_millis(1)),
         };
-        if let Standing::Leading { deadline, .. } | Standing::SteppingDown { deadline, .. } = standing {
+        if let Some(deadline) = standing.deadline() {
             let rungs = self.rungs(job, deadline, began);
             if guarded.rungs() != rungs {
                 // Before it is told: what is in force is never later than what was logged.
@@ -372,7 +384,7 @@ impl Wrapper {
             Report::Late => {
                 end.is_told |= end.status.is_none();
                 // Extends may have come in after all. The work stops nevertheless, so the leadership has to.
-                if job == Job::Child && matches!(self.standing(token, clock::now()), Standing::Leading { .. }) {
+                if job == Job::Child && self.is_leading(token) {
                     let stand_back = Duration::ZERO;
                     self.ask(Request::Resign { reason: StepDown::RenewTimeout, stand_back }).await;
                 }
@@ -414,13 +426,15 @@ impl Wrapper {
             return Standing::Over { reason: leadership.last_step_down.unwrap_or(StepDown::Expired) };
         };
         let (work_until, deadline) = (belief.work_until, belief.deadline);
-        match belief.stepping_down {
-            Some(reason) if deadline <= now => Standing::Over { reason },
-            None if deadline <= now => Standing::Over { reason: StepDown::Expired },
-            Some(reason) => Standing::SteppingDown { reason, deadline },
-            None if work_until <= now => Standing::SteppingDown { reason: StepDown::RenewTimeout, deadline },
+        match belief.over(now) {
             None => Standing::Leading { work_until, deadline },
+            Some(reason) if deadline <= now => Standing::Over { reason },
+            Some(reason) => Standing::SteppingDown { reason, deadline },
         }
+    }
+
+    fn is_leading(&self, token: Token) -> bool {
+        matches!(self.standing(token, clock::now()), Standing::Leading { .. })
     }
 
     /// Waits as long as this replica leads.

@@ -51,8 +51,6 @@ pub(super) enum Content {
     Merge,
     /// The same, where lists are merged by their key.
     Strategic,
-    /// Steps, of which all are done or none.
-    Steps,
 }
 
 impl Content {
@@ -61,7 +59,6 @@ impl Content {
             Self::Object => "application/json",
             Self::Merge => "application/merge-patch+json",
             Self::Strategic => "application/strategic-merge-patch+json",
-            Self::Steps => "application/json-patch+json",
         }
     }
 }

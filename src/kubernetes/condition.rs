@@ -6,13 +6,12 @@ use std::sync::{Mutex, PoisonError};
 
 use humantime::format_rfc3339_seconds;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use crate::kubernetes::api::Content;
 use crate::kubernetes::event::camel;
 use crate::kubernetes::failure::Failure;
 use crate::kubernetes::intent::Intent;
-use crate::kubernetes::pod::{CONDITION, Pod, PodCondition, PodView};
+use crate::kubernetes::pod::{CONDITION, Pod, PodCondition};
 use crate::kubernetes::publisher::{Desk, Publish};
 use crate::redsync::reply::Token;
 use crate::wall;
@@ -25,27 +24,23 @@ pub(super) struct Said {
     message: String,
 }
 
+#[derive(Default)]
 pub(super) struct Condition {
-    pods: watch::Receiver<Option<PodView>>,
     /// What we set last, and since when it is so.
     last: Mutex<Option<(String, String)>>,
 }
 
 impl Condition {
-    pub(super) const fn new(pods: watch::Receiver<Option<PodView>>) -> Self {
-        Self { pods, last: Mutex::new(None) }
-    }
-
     /// Since when the condition has this status: it is no transition if another reason is given for the same.
-    fn since(&self, status: &str) -> String {
+    fn since(&self, desk: &Desk, status: &str) -> String {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((last, since)) = last.as_ref()
             && last == status
         {
             return since.clone();
         }
-        let pod = self.pods.borrow();
-        let known = pod.as_ref().filter(|_| last.is_none()).and_then(|view| view.pod.condition());
+        let pod = desk.pods.borrow();
+        let known = pod.as_ref().filter(|_| last.is_none()).and_then(Pod::condition);
         let known = known.filter(|known| known.status == status).and_then(|known| known.last_transition_time.clone());
         known.unwrap_or_else(now)
     }
@@ -71,15 +66,15 @@ impl Publish for Condition {
     }
 
     async fn send(&self, desk: &Desk, wanted: &Said) -> Result<Option<u64>, Failure> {
-        let since = self.since(&wanted.status);
+        let since = self.since(desk, &wanted.status);
         let pod = set(desk, &desk.pod_path(), &json!({"uid": desk.pod.uid}), wanted, &since).await?;
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((wanted.status.clone(), since));
         Ok(pod.metadata.version())
     }
 
-    fn seen(&self, view: &PodView) -> Option<Said> {
+    fn seen(&self, pod: &Pod) -> Option<Said> {
         // One that is not there differs from whatever is wanted.
-        let PodCondition { status, reason, message, .. } = view.pod.condition().cloned().unwrap_or_default();
+        let PodCondition { status, reason, message, .. } = pod.condition().cloned().unwrap_or_default();
         Some(Said { status, reason, message })
     }
 }
@@ -102,8 +97,7 @@ pub(super) async fn clear(desk: &Desk, path: &str, pod: &Pod, token: Token, succ
         reason: "Displaced".to_owned(),
         message: format!("was displaced from leading with token {token} by one with token {successor}"),
     };
-    let metadata = json!({"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version});
-    set(desk, path, &metadata, &said, &now()).await.map(drop)
+    set(desk, path, &pod.as_it_is(), &said, &now()).await.map(drop)
 }
 
 const LEADS: &str = "leads with token ";

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::kubernetes::failure::Failure;
 use crate::kubernetes::intent::Intent;
-use crate::kubernetes::pod::{DELETION_COST, PodView};
+use crate::kubernetes::pod::{DELETION_COST, Pod};
 use crate::kubernetes::publisher::{Desk, Publish};
 
 /// Above the 0 of every pod without it, and below what a person would set to keep a pod at any price.
@@ -23,7 +23,7 @@ impl Publish for DeletionCost {
         desk.patch_metadata(json!({"annotations": {DELETION_COST: wanted}})).await
     }
 
-    fn seen(&self, view: &PodView) -> Option<Option<String>> {
-        Some(view.pod.metadata.annotations.get(DELETION_COST).cloned())
+    fn seen(&self, pod: &Pod) -> Option<Option<String>> {
+        Some(pod.metadata.annotations.get(DELETION_COST).cloned())
     }
 }

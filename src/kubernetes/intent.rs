@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use crate::clock::{BootTimer, Moment};
 use crate::election::event::StepDown;
-use crate::election::leadership::{Belief, Leadership};
+use crate::election::leadership::Leadership;
 use crate::election::watch::Watch;
 use crate::redsync::name::Identity;
 use crate::redsync::reply::Token;
@@ -72,11 +72,6 @@ impl Intent {
     }
 }
 
-/// What the election will say of a belief whose time is over, when it comes to it.
-fn by_time(belief: &Belief, now: Moment) -> StepDown {
-    if now < belief.deadline { StepDown::RenewTimeout } else { StepDown::Expired }
-}
-
 /// Makes an intent out of leadership as it changes.
 struct Follower {
     identity: Identity,
@@ -109,11 +104,8 @@ impl Follower {
             }
             Some(_) => {}
             None => {
-                let reason = match belief {
-                    Some(belief) => belief.stepping_down.unwrap_or(by_time(belief, now)),
-                    None => leadership.last_step_down.unwrap_or(StepDown::Expired),
-                };
-                self.intent.end(reason);
+                let reason = belief.and_then(|belief| belief.over(now)).or(leadership.last_step_down);
+                self.intent.end(reason.unwrap_or(StepDown::Expired));
             }
         }
         self.intent.clone()
@@ -125,7 +117,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::election::leadership::{Holder, State, Vote};
+    use crate::election::leadership::{Belief, Holder, State, Vote};
     use crate::redsync::name::Owner;
 
     const SECOND: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::kubernetes::Routing;
 use crate::kubernetes::failure::Failure;
 use crate::kubernetes::intent::Intent;
-use crate::kubernetes::pod::{LEADER, PodView, ROLE, STANDBY, TOKEN};
+use crate::kubernetes::pod::{LEADER, Pod, ROLE, STANDBY, TOKEN};
 use crate::kubernetes::publisher::{Desk, Publish};
 use crate::redsync::reply::Token;
 
@@ -53,8 +53,8 @@ impl Publish for Label {
         self.routing.set(*state != Role::Standby);
     }
 
-    fn seen(&self, view: &PodView) -> Option<Role> {
-        let metadata = &view.pod.metadata;
+    fn seen(&self, pod: &Pod) -> Option<Role> {
+        let metadata = &pod.metadata;
         if metadata.is_leader() {
             self.routing.set(true);
         }

@@ -43,9 +43,21 @@ use deletion_cost::DeletionCost;
 use intent::Intent;
 use label::Label;
 use lease::LeaseMirror;
-use pod::PodView;
+use pod::Pod;
 use predecessor::Predecessor;
 use publisher::{Desk, keep};
+
+/// Whether a pod or a Lease can be called so: a DNS subdomain, which is safe in a path.
+pub(crate) fn is_object_name(name: &str) -> bool {
+    let is_end = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_part = |part: &str| {
+        let bytes = part.as_bytes();
+        bytes.first().is_some_and(is_end)
+            && bytes.last().is_some_and(is_end)
+            && bytes.iter().all(|byte| is_end(byte) || *byte == b'-')
+    };
+    name.len() <= 253 && name.split('.').all(is_part)
+}
 
 /// What is published, and about which pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,7 +143,7 @@ impl Publishing {
     pub fn start(settings: &Settings, subject: Subject, watch: Watch, metrics: &Metrics) -> Result<Self, ConnectError> {
         let api = Arc::new(Api::connect(settings.proxy.as_ref())?);
         let (intents, intent) = watch::channel(Intent::default());
-        let (pods, pod) = watch::channel(None::<PodView>);
+        let (pods, pod) = watch::channel(None::<Pod>);
         let routing = settings.label.then(Routing::unknown);
         let desk = Desk { api: Arc::clone(&api), pod: settings.pod.clone(), intents: intent, pods: pod };
         let mut publishers = JoinSet::new();
@@ -142,7 +154,7 @@ impl Publishing {
             publishers.spawn(keep(Label::new(routing.clone()), desk.clone(), tell(Target::Label)));
         }
         if settings.condition {
-            publishers.spawn(keep(Condition::new(desk.pods.clone()), desk.clone(), tell(Target::Condition)));
+            publishers.spawn(keep(Condition::default(), desk.clone(), tell(Target::Condition)));
         }
         if settings.deletion_cost {
             publishers.spawn(keep(DeletionCost, desk.clone(), tell(Target::DeletionCost)));
@@ -182,5 +194,31 @@ impl Publishing {
             );
         }
         self.others.abort_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_can_be_an_object_is_looked_for() {
+        for (name, expected) in [
+            ("web-0", true),
+            ("web-5d9c7b4b6-x2x7k", true),
+            ("a.b", true),
+            ("..", false),
+            (".", false),
+            ("a..b", false),
+            ("-a", false),
+            ("a-", false),
+            ("Web", false),
+            ("a_b", false),
+            ("", false),
+            (&"a".repeat(253), true),
+            (&"a".repeat(254), false),
+        ] {
+            assert_eq!(is_object_name(name), expected, "{name}");
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::debug;
 
@@ -83,7 +84,8 @@ pub(super) struct PodCondition {
 }
 
 impl Metadata {
-    /// Versions of one object grow. `None`: a server that writes them otherwise.
+    /// Versions of one object grow. `None`: a server that writes them otherwise, so that it is of no use for comparing and
+    /// counts as older than whatever we changed.
     pub(super) fn version(&self) -> Option<u64> {
         self.resource_version.parse().ok()
     }
@@ -99,18 +101,15 @@ impl Metadata {
 }
 
 impl Pod {
+    /// The metadata that makes the server refuse a change of a pod that is not as it was read: a conflict.
+    pub(super) fn as_it_is(&self) -> Value {
+        json!({"uid": self.metadata.uid, "resourceVersion": self.metadata.resource_version})
+    }
+
     /// Our condition.
     pub(super) fn condition(&self) -> Option<&PodCondition> {
         self.status.conditions.iter().find(|condition| condition.kind == CONDITION)
     }
-}
-
-/// The own pod, as last seen.
-#[derive(Clone, Debug)]
-pub(super) struct PodView {
-    /// `None`: of no use for comparing, so that it counts as older than whatever we changed.
-    pub(super) version: Option<u64>,
-    pub(super) pod: Pod,
 }
 
 /// How long one watch is asked to last: then another begins with the pod as it is, which is the slow resync. A watch
@@ -118,7 +117,7 @@ pub(super) struct PodView {
 const PERIOD: Duration = Duration::from_secs(600);
 /// A server may end a watch a little late.
 const LATE: Duration = Duration::from_secs(10);
-/// After a watch that ended by itself, and the first pause after one that failed.
+/// After a watch that ended by itself; after each one that failed it is twice as long.
 const PAUSE_LEAST: Duration = Duration::from_secs(1);
 /// The longest: without a watch, publishing works as well, and only what others change is noticed late.
 const PAUSE_MOST: Duration = Duration::from_secs(8);
@@ -126,7 +125,7 @@ const PAUSE_MOST: Duration = Duration::from_secs(8);
 const PAUSE_FOR_A_PERSON: Duration = Duration::from_secs(300);
 
 /// Watches the own pod, for ever.
-pub(super) async fn observe(api: Arc<Api>, name: PodName, pods: watch::Sender<Option<PodView>>) {
+pub(super) async fn observe(api: Arc<Api>, name: PodName, pods: watch::Sender<Option<Pod>>) {
     let mut pause = PAUSE_LEAST;
     let mut renewals = api.renewals();
     loop {
@@ -148,7 +147,7 @@ pub(super) async fn observe(api: Arc<Api>, name: PodName, pods: watch::Sender<Op
 }
 
 /// One watch, from the pod as it is until the server ends it.
-async fn observe_once(api: &Api, name: &PodName, pods: &watch::Sender<Option<PodView>>) -> Result<(), Failure> {
+async fn observe_once(api: &Api, name: &PodName, pods: &watch::Sender<Option<Pod>>) -> Result<(), Failure> {
     #[derive(Deserialize)]
     struct Event {
         #[serde(rename = "type")]
@@ -174,7 +173,7 @@ async fn observe_once(api: &Api, name: &PodName, pods: &watch::Sender<Option<Pod
                         .map_err(|why| Failure::new(Code::Other, format!("watch {path}: not a pod: {why}")))?;
                     // Another pod of our name is none of our business.
                     if pod.metadata.uid == name.uid {
-                        pods.send_replace(Some(PodView { version: pod.metadata.version(), pod }));
+                        pods.send_replace(Some(pod));
                     }
                 }
                 // What went before is gone from the server's memory: begin anew.

@@ -13,7 +13,7 @@ use crate::kubernetes::api::{Api, Content, LIMIT};
 use crate::kubernetes::failure::Failure;
 use crate::kubernetes::intent::Intent;
 use crate::kubernetes::pause::{chance, rest};
-use crate::kubernetes::pod::{self, Pod, PodView};
+use crate::kubernetes::pod::{self, Pod};
 use crate::kubernetes::target::{Code, Target};
 use crate::metrics::PublisherMetrics;
 
@@ -25,7 +25,7 @@ pub(super) struct Desk {
     /// What is to be told. Closed when the election has ended.
     pub(super) intents: watch::Receiver<Intent>,
     /// The own pod as last seen.
-    pub(super) pods: watch::Receiver<Option<PodView>>,
+    pub(super) pods: watch::Receiver<Option<Pod>>,
 }
 
 impl Desk {
@@ -63,7 +63,7 @@ pub(super) trait Publish: Send + Sync {
     fn has_settled(&self, _state: &Self::State) {}
 
     /// What it is on the own pod; `None`: it is not to be seen there.
-    fn seen(&self, _pod: &PodView) -> Option<Self::State> {
+    fn seen(&self, _pod: &Pod) -> Option<Self::State> {
         None
     }
 }
@@ -95,7 +95,7 @@ pub(super) async fn keep<P: Publish>(publish: P, mut desk: Desk, metrics: Publis
                 Ok(()) = desk.pods.changed() => {
                     let pod = desk.pods.borrow_and_update();
                     // What was under way before our own change has nothing to say of it.
-                    if let Some(pod) = pod.as_ref().filter(|pod| pod.version >= version)
+                    if let Some(pod) = pod.as_ref().filter(|pod| pod.metadata.version() >= version)
                         && let Some(seen) = publish.seen(pod)
                     {
                         published = Some(seen);

@@ -543,18 +543,12 @@ impl State {
         // As a real one has it: a version is compared first, and a uid is a field that nobody may change.
         for (field, code) in [("resourceVersion", 409), ("uid", 422)] {
             let (is, wanted) = (&before["metadata"][field], &patch["metadata"][field]);
-            if content != "application/json-patch+json" && !wanted.is_null() && is != wanted {
+            if !wanted.is_null() && is != wanted {
                 return Some((code, failure(code, &format!("{field} {wanted} is not {is}"))));
             }
         }
         let mut after = before.clone();
-        if content == "application/json-patch+json" {
-            if let Err(why) = steps(&mut after, patch) {
-                return Some((422, failure(422, &why)));
-            }
-        } else {
-            merge(&mut after, patch, content == "application/strategic-merge-patch+json");
-        }
+        merge(&mut after, patch, content == "application/strategic-merge-patch+json");
         // Each way in changes its own half.
         if is_status {
             after["metadata"] = before["metadata"].clone();
@@ -612,24 +606,6 @@ fn merge(target: &mut Json, patch: &Json, by_type: bool) {
             merge(&mut target[name], value, by_type);
         }
     }
-}
-
-/// RFC 6902, as far as it is used.
-fn steps(target: &mut Json, patch: &Json) -> Result<(), String> {
-    for step in patch.as_array().into_iter().flatten() {
-        let path = step["path"].as_str().unwrap_or_default();
-        let found = target.pointer(path).cloned();
-        match step["op"].as_str().unwrap_or_default() {
-            "test" if found.as_ref() == Some(&step["value"]) => {}
-            "replace" if found.is_some() => *target.pointer_mut(path).unwrap() = step["value"].clone(),
-            "remove" if found.is_some() => {
-                let (parent, name) = path.rsplit_once('/').unwrap();
-                target.pointer_mut(parent).and_then(Json::as_object_mut).unwrap().remove(&name.replace("~1", "/"));
-            }
-            op => return Err(format!("the {op} of {path} failed")),
-        }
-    }
-    Ok(())
 }
 
 /// `VERB RESOURCE` as a Role says it.
