@@ -117,8 +117,10 @@
 //! | 8, 11, 14, 18, 19 | `election/core/attempt.rs` |
 //! | 9 | `election/evidence.rs` |
 //! | 10 | `redsync/lease.rs` |
-//! | 12, 13 | `election/core/leading.rs` |
-//! | 15, 16 | `redsync/node.rs` |
+//! | 12 | `election/core/leading.rs` |
+//! | 13 | `election/core/leading.rs`, `election/driver.rs` |
+//! | 15 | `redsync/node.rs` |
+//! | 16 | `redsync/node.rs`, `redsync/node/connection.rs` |
 //! | 17, 20 | `election/core/standby.rs` |
 //! | 21 | `election/timing.rs` |
 //! | 23 | `redsync/script.rs`, `command/doctor/change.rs` |

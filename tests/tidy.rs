@@ -115,6 +115,9 @@ fn the_file_of_each_rule_is_found_from_the_root() {
         found.extend(rules);
     }
     assert_eq!(found, (1..=24).collect());
+    let told = read("docs/protocol.md");
+    let untold: Vec<u32> = found.into_iter().filter(|rule| !told.contains(&format!("\n| {rule} | "))).collect();
+    assert!(untold.is_empty(), "docs/protocol.md does not say what rules {untold:?} are");
 }
 
 /// The numbers that follow the word: `rule 9`, `rules 8, 11 and 14 to 16`.

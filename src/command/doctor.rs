@@ -1,6 +1,6 @@
 //! `doctor`: asks every node all that matters for a lock, and says what is wrong, what it can cost, and what to do.
 //!
-//! Nothing is written on the nodes. What is judged, and by which numbers, is protocol section 9.
+//! Nothing is written on the nodes. What is judged, and by which numbers, is in `judge`.
 
 mod change;
 mod clock;

@@ -1,4 +1,4 @@
-//! What a lock and a replica may be called, and the keys that follow from it (protocol section 2).
+//! What a lock and a replica may be called, and the keys that follow from it (docs/protocol.md, state on a node).
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl LockName {
     /// Checks a name.
     ///
     /// # Errors
-    /// Every rule of protocol section 2 that it breaks first.
+    /// The first rule for names that it breaks.
     pub fn parse(name: &str) -> Result<Self, NameError> {
         check_length(name, Self::MAX)?;
         if name.chars().any(char::is_control) {

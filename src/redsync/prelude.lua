@@ -2,7 +2,7 @@
 -- Protocol rules are quoted by number. No shebang: a server refuses a `#!lua` script whole when its memory is full.
 local lock, state = KEYS[1], KEYS[2]
 
--- Lua prints large numbers as 1.79e+15, so every number is stored and answered as whole digits (section 2).
+-- Lua prints large numbers as 1.79e+15, so every number is stored and answered as whole digits.
 local function digits(number) return string.format('%.0f', number) end
 
 -- A stored number: 0 where there is none, nil where it cannot be read exactly.
@@ -58,7 +58,7 @@ local function recall(told)
   kept.grant = row[4] and whole(row[4]) and row[4] or ''
   for i, field in ipairs(numbers) do
     kept[field] = whole(row[4 + i])
-    -- To read it as 0 would let tokens go back, so it is for a person to mend (section 2).
+    -- To read it as 0 would let tokens go back, so it is for a person to mend.
     if not kept[field] then
       return redis.error_reply('REDLEADER BADSTATE field ' .. field .. ' of ' .. state .. ' is no number below 2^53')
     end

@@ -266,7 +266,7 @@ pub struct Answer {
     pub quarantined: bool,
 }
 
-/// What became of an ask (protocol section 3).
+/// What became of an ask (protocol rules 1 to 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// acquire: ours.

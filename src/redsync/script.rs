@@ -1,4 +1,4 @@
-//! The five scripts: what is sent for an ask, and what is read out of a reply (protocol section 3).
+//! The five scripts: what is sent for an ask, and what is read out of a reply (protocol rules 1 to 7).
 //!
 //! A script is one atomic step on one node. What a reply means for a leadership is no business of this file: it only
 //! refuses every shape that a script of ours cannot have answered.

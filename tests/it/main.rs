@@ -2,7 +2,7 @@
 //!
 //! Where a test belongs:
 //! * `harness`: the harness itself, the judge of overlap first;
-//! * `scripts`: protocol section 3, on each kind of server;
+//! * `scripts`: protocol rules 1 to 7, on each kind of server;
 //! * `scripts_as_simulated`: what the simulator takes a node for, beside each kind of server;
 //! * `version_skew`: the forms of released versions, and replicas of two versions together;
 //! * `rules_14_16`: clean-up and connections, through a proxy that holds a message;

@@ -1,4 +1,4 @@
-//! Every rule of protocol section 3, on each kind of server.
+//! Protocol rules 1 to 7, on each kind of server.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Bugs to plant, so that the invariants are known to notice: every variant of protocol section 8.
+//! Bugs to plant, so that the invariants are known to notice: every way that is known to get the protocol wrong.
 //!
 //! Those of the scripts and of the world are planted here. Those of the core are in no source of the product: they are
 //! in `planted.patch`, which `tests/sim/mutants` applies to a copy. What the promise takes for granted is here too: it is
@@ -136,7 +136,7 @@ impl Plant {
         }
     }
 
-    /// The row of protocol section 8.
+    /// What is wrong in it.
     pub fn text(self) -> &'static str {
         match self {
             Self::NoQuarantine => "no quarantine",

@@ -1,4 +1,4 @@
-//! What can be found, what it costs, and what to do about it: the closed table of protocol section 9.
+//! What can be found, what it costs, and what to do about it: a closed table.
 
 use crate::redsync::reply::Kind;
 

@@ -1,4 +1,4 @@
-//! What is wrong, out of what the nodes said: the refusals and warnings of protocol section 9. Pure.
+//! What is wrong, out of what the nodes said: refusals and warnings. Pure.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! The first words on a connection: who we are, and what the server is (protocol section 9).
+//! The first words on a connection: who we are, and what the server is (docs/servers.md).
 //!
 //! AUTH, SELECT, INFO twice and one probing EVAL go out in one write and cost one round trip. They are written and read
 //! here and not by the client library, whose own set-up calls every error a wrong password, and which drops what a

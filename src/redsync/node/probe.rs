@@ -1,4 +1,4 @@
-//! All that a person wants to know of one node, over one connection and without writing anything (protocol section 9).
+//! All that a person wants to know of one node, over one connection and without writing anything.
 //!
 //! Where a candidate's connection ends at the first fault, a probe goes on: a person mends all of them in one go.
 
