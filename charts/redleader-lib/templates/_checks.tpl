@@ -1,7 +1,5 @@
 {{/* What cannot work is refused here, with what to do. A chart of your own includes it once. */}}
 {{- define "redleader.checks" -}}
-{{- $mode := .Values.mode -}}
-{{- $traffic := include "redleader.hasTraffic" . -}}
 {{- if and .Values.redis.addresses .Values.nodes.enabled -}}
 {{- fail "redis.addresses and nodes.enabled are both given: leave out the addresses to use the chart's own nodes, or set nodes.enabled to false to use yours" -}}
 {{- end -}}
@@ -23,9 +21,9 @@
 {{- if and (or .Values.app.port .Values.app.command .Values.wrap.enabled) (not .Values.app.image) -}}
 {{- fail "app.image is missing: app.port, app.command and wrap.enabled say something of a container that is not there" -}}
 {{- end -}}
-{{- if and $traffic (ne $mode "label") -}}
+{{- if include "redleader.onlyLeaderReady" . -}}
 {{- if .Values.pdb.enabled -}}
-{{- fail (printf "pdb.enabled blocks every drain for ever in mode %s, where one pod is Ready and it is the one to be drained: leave it out, or use mode label" $mode) -}}
+{{- fail (printf "pdb.enabled blocks every drain for ever in mode %s, where one pod is Ready and it is the one to be drained: leave it out, or use mode label" .Values.mode) -}}
 {{- end -}}
 {{- include "redleader.checkStrategy" . -}}
 {{- end -}}

@@ -42,6 +42,11 @@ true
 {{- end -}}
 {{- end -}}
 
+{{/* What has the private authority and the client's certificate. */}}
+{{- define "redleader.tlsSecret" -}}
+{{- if .Values.redis.tls.enabled }}{{ .Values.redis.tls.existingSecret }}{{ end -}}
+{{- end -}}
+
 {{- define "redleader.passwordKey" -}}
 {{- ternary "password" .Values.redis.existingSecretKey (ne (include "redleader.ownNodes" .) "") -}}
 {{- end -}}
@@ -63,7 +68,7 @@ below with it.
 - name: REDLEADER_REDIS_PASSWORD_FILE
   value: /run/redleader/redis/{{ include "redleader.passwordKey" . }}
 {{- end }}
-{{- if and .Values.redis.tls.enabled .Values.redis.tls.existingSecret }}
+{{- if include "redleader.tlsSecret" . }}
 - name: REDLEADER_REDIS_CA_FILE
   value: /run/redleader/tls/ca.crt
 {{- if .Values.redis.tls.clientCertificate }}
@@ -89,7 +94,7 @@ below with it.
 {{- if include "redleader.passwordSecret" . }}
 - {name: redleader-redis, mountPath: /run/redleader/redis, readOnly: true}
 {{- end }}
-{{- if and .Values.redis.tls.enabled .Values.redis.tls.existingSecret }}
+{{- if include "redleader.tlsSecret" . }}
 - {name: redleader-tls, mountPath: /run/redleader/tls, readOnly: true}
 {{- end }}
 {{- end -}}
@@ -102,8 +107,8 @@ below with it.
     items: [{key: {{ include "redleader.passwordKey" . | quote }}, path: {{ include "redleader.passwordKey" . | quote }}}]
     defaultMode: 0444
 {{- end }}
-{{- if and .Values.redis.tls.enabled .Values.redis.tls.existingSecret }}
+{{- if include "redleader.tlsSecret" . }}
 - name: redleader-tls
-  secret: {secretName: {{ .Values.redis.tls.existingSecret | quote }}, defaultMode: 0444}
+  secret: {secretName: {{ include "redleader.tlsSecret" . | quote }}, defaultMode: 0444}
 {{- end }}
 {{- end -}}

@@ -19,7 +19,7 @@ The parts of a pod. A chart of your own takes them so:
 {{- end -}}
 
 {{- define "redleader.readinessGates" -}}
-{{- if and (eq .Values.mode "gate") (include "redleader.hasTraffic" .) }}
+{{- if and (eq .Values.mode "gate") (include "redleader.onlyLeaderReady" .) }}
 readinessGates:
   - conditionType: redleader.dev/leader
 {{- end }}

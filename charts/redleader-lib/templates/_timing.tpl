@@ -27,6 +27,11 @@
 {{- if or (not .Values.wrap.enabled) .Values.app.port }}true{{ end -}}
 {{- end -}}
 
+{{/* Whether standbys are not Ready, so that one pod is. */}}
+{{- define "redleader.onlyLeaderReady" -}}
+{{- if and (include "redleader.hasTraffic" .) (ne .Values.mode "label") }}true{{ end -}}
+{{- end -}}
+
 {{/*
 The grace that is given, or 3 s: the kubelet asks once a second, and what it has seen has to reach every node of the
 cluster before the deadline. Empty where the program's own default is to be used.

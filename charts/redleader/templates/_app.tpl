@@ -17,15 +17,6 @@ priorityClassName: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
-{{/* The same for an errand: what keeps replicas apart from each other would keep it from every host that has one. */}}
-{{- define "redleader.errandSettings" -}}
-{{- include "redleader.podSettings" . }}
-{{- with .Values.affinity.nodeAffinity }}
-affinity:
-  nodeAffinity: {{- toYaml . | nindent 4 }}
-{{- end }}
-{{- end -}}
-
 {{/* Your container: beside the sidecar, or with redleader as its first process. */}}
 {{- define "redleader.app" -}}
 name: app
@@ -43,7 +34,7 @@ resources: {{- toYaml . | nindent 2 }}
 envFrom: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- if .Values.wrap.enabled }}
-command: [/run/redleader/bin/redleader, run, --]
+command: [{{ include "redleader.binary" . }}, run, --]
 args: {{- concat .Values.app.command (.Values.app.args | default list) | toYaml | nindent 2 }}
 env:
   {{- include "redleader.env" . | nindent 2 }}
@@ -89,10 +80,15 @@ volumeMounts: {{- . | nindent 2 }}
 
 {{/* A pod that asks the nodes something and ends: the wait after an install, the test. */}}
 {{- define "redleader.errand" -}}
-restartPolicy: {{ .restartPolicy }}
+restartPolicy: Never
 automountServiceAccountToken: false
 enableServiceLinks: false
-{{ include "redleader.errandSettings" .context }}
+{{ include "redleader.podSettings" .context }}
+{{- /* What keeps replicas apart from each other would keep it from every host that has one. */}}
+{{- with .context.Values.affinity.nodeAffinity }}
+affinity:
+  nodeAffinity: {{- toYaml . | nindent 4 }}
+{{- end }}
 containers:
   - name: redleader
     {{- include "redleader.imageLines" .context | nindent 4 }}
