@@ -8,7 +8,7 @@ help:
 	@echo "make demo    three nodes, three replicas: see an election, a hand-over, a crash, a lost node"
 	@echo "make test    every check and test, with what they need installed first (as root)"
 	@echo "make bench   the figures, beside go-redsync's, and the size of the binary"
-	@echo "make e2e     the image and the chart on a real Kubernetes of this machine (as root); ROWS=K1 for some"
+	@echo "make e2e     the image and the chart on a real Kubernetes of this machine (as root); ROWS=K9 for some"
 	@echo "make sim     the decisions in seeded worlds; SECONDS=600 for so long, SEED=7 tells one history"
 	@echo "make sim-mutants   plants each bug that the protocol names, and shows that the simulator finds it"
 	@echo "make faults  real processes under random faults; SEED=7 runs one schedule, BASE=7 a whole run, SCHEDULES=50 so many"

@@ -15,6 +15,9 @@
 #[path = "../sim/clock.rs"]
 #[allow(dead_code, reason = "clocks are neither stepped nor halted here")]
 mod clock;
+#[path = "../it/support/figures.rs"]
+#[allow(dead_code, reason = "shared with the integration tests")]
+mod figures;
 #[path = "../sim/node.rs"]
 mod node;
 #[path = "../sim/plant.rs"]

@@ -1,10 +1,9 @@
 //! The search, and what it says.
 
-use std::io::Write;
-
 use redleader::clock;
 use stateright::{Checker, Model, Property};
 
+use crate::figures::{figure, setting};
 use crate::plant::Plant;
 use crate::world::{Bounds, Case, Step, World};
 
@@ -63,17 +62,20 @@ fn search(name: &str, bounds: Bounds, plant: Option<Plant>) -> Found {
         (what, path.into_actions())
     });
     let end = if broken.is_some() { "until it broke" } else { "complete within these bounds" };
-    figure(&format!(
-        "{name}: {states} distinct states, {} transitions, depth {}, in {:.0} s; {end}: 3 nodes, 2 candidates, {} ms, {} \
+    figure(
+        "model",
+        &format!(
+            "{name}: {states} distinct states, {} transitions, depth {}, in {:.0} s; {end}: 3 nodes, 2 candidates, {} ms, {} \
          messages held back for as long as one likes, {} empty restarts, {} resignations",
-        checker.state_count() - 1,
-        checker.max_depth(),
-        clock::now().since(began).as_secs_f64(),
-        bounds.horizon / 1000,
-        bounds.held,
-        bounds.restarts,
-        bounds.resigns
-    ));
+            checker.state_count() - 1,
+            checker.max_depth(),
+            clock::now().since(began).as_secs_f64(),
+            bounds.horizon / 1000,
+            bounds.held,
+            bounds.restarts,
+            bounds.resigns
+        ),
+    );
     Found { states, broken, seen: discoveries.into_keys().collect() }
 }
 
@@ -105,7 +107,7 @@ fn the_smallest_case_holds_the_promise() {
         states += found.states;
     }
     if setting("SCALE").is_some() {
-        figure(&format!("{states} distinct states in all, and nothing broken in any"));
+        figure("model", &format!("{states} distinct states in all, and nothing broken in any"));
         assert!(states >= 5_000_000, "only {states} states");
     }
 }
@@ -116,20 +118,4 @@ fn without_quarantine_it_finds_two_believers() {
     let (what, steps) = search("without quarantine", bounds, Some(Plant::NoQuarantine)).broken.expect("it can fail");
     println!("{what} falls after: {steps:?}");
     assert_eq!(what, "one believer");
-}
-
-#[expect(clippy::disallowed_methods, reason = "the tests' own settings; the product's rule is about src")]
-fn setting(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-fn figure(text: &str) {
-    let line = format!("model: {text}\n");
-    print!("{line}");
-    if let Some(path) = setting("REDLEADER_FIGURES") {
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
-        if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
-            println!("cannot append a figure to {path}: {error}");
-        }
-    }
 }

@@ -20,6 +20,9 @@ mod client;
 mod clock;
 mod event;
 mod fault;
+#[path = "../it/support/figures.rs"]
+#[allow(dead_code, reason = "shared with the integration tests")]
+mod figures;
 mod node;
 mod plant;
 mod profile;

@@ -1,7 +1,6 @@
 //! Many histories, or one that is told.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use redleader::clock;
 
 use crate::fault::{KINDS, names};
+use crate::figures::{figure, setting};
 use crate::plant::{Place, Plant, plant_core};
 use crate::rush::slow_rush;
 use crate::trace::Trace;
@@ -51,18 +51,13 @@ pub struct Range {
     pub failures: usize,
 }
 
-#[expect(clippy::disallowed_methods, reason = "the tests' own settings; the product's rule is about src")]
-pub fn word(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
 pub fn number(name: &str) -> Option<u64> {
-    word(name).map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number, not {value}")))
+    setting(name).map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number, not {value}")))
 }
 
 /// The quick look of a plain `cargo test`, `SCALE=ci` or `SCALE=soak`.
 fn seeds() -> u64 {
-    match word("SCALE").as_deref() {
+    match setting("SCALE").as_deref() {
         None => 100,
         Some("ci") => 4_000,
         Some("soak") => 200_000,
@@ -148,18 +143,21 @@ impl Sum {
         }
         #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
         let rate = self.steps as f64 / spent.max(0.001);
-        figure(&format!(
-            "{} steps over {} seeds ({} s of virtual time) in {spent:.0} s, {rate:.0} steps/s: {} elections, {} \
+        figure(
+            "simulation",
+            &format!(
+                "{} steps over {} seeds ({} s of virtual time) in {spent:.0} s, {rate:.0} steps/s: {} elections, {} \
              hand-overs, {} faults, {} late effects, {} violations",
-            self.steps,
-            self.seeds,
-            self.virtual_s,
-            self.count("elections"),
-            self.count("hand-overs"),
-            self.count("faults"),
-            self.count("late effects"),
-            self.failures.len()
-        ));
+                self.steps,
+                self.seeds,
+                self.virtual_s,
+                self.count("elections"),
+                self.count("hand-overs"),
+                self.count("faults"),
+                self.count("late effects"),
+                self.failures.len()
+            ),
+        );
     }
 
     /// Nothing is shown by a world in which nothing happens.
@@ -180,17 +178,6 @@ impl Sum {
             assert!(count >= each * self.seeds, "only {count} {what} in {} seeds", self.seeds);
         }
         assert!(self.count("raised the token") > 0, "no token was raised");
-    }
-}
-
-fn figure(text: &str) {
-    let line = format!("simulation: {text}\n");
-    print!("{line}");
-    if let Some(path) = word("REDLEADER_FIGURES") {
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
-        if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
-            println!("cannot append a figure to {path}: {error}");
-        }
     }
 }
 
@@ -228,7 +215,7 @@ fn limits_of_the_promise_are_found() {
 /// Plants each in turn, and prints what was found as a table.
 fn print_found(what: &str, plants: &[Plant]) {
     std::panic::set_hook(Box::new(|_| {}));
-    let only = word("PLANT");
+    let only = setting("PLANT");
     let mut missed = Vec::new();
     println!("| {what} | sits in | falls | found after steps | shortest history that fails, its seed | how |");
     println!("|---|---|---|---|---|---|");
@@ -296,7 +283,7 @@ fn invariant(text: &str) -> &'static str {
 #[test]
 fn histories_hold_the_promise() {
     if let Some(seed) = number("SEED") {
-        let plant = word("PLANT").map(|name| {
+        let plant = setting("PLANT").map(|name| {
             let found = Plant::ALL.into_iter().find(|plant| format!("{plant:?}") == name);
             found.unwrap_or_else(|| panic!("there is no planted bug {name}"))
         });
