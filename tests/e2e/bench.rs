@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, IMAGE, feed, succeed};
-use crate::release::{LONG, Release, chart, condition, render};
+use crate::pod::condition;
+use crate::release::{LONG, Release, chart, render};
 use crate::wait::eventually;
 
 /// A namespace with the nodes of a release.

@@ -12,7 +12,7 @@ use crate::wait::{boot_ms, let_time_pass};
 /// Between two calls: short beside every gap that is worth a figure.
 const BETWEEN: Duration = Duration::from_millis(20);
 /// What takes longer is no answer.
-const PATIENCE: Duration = Duration::from_millis(500);
+pub const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Nobody is elected, resigns and is elected again within less: a replica that resigned stands back for much longer.
 const AGAIN_MILLIS: u64 = 3000;
@@ -120,7 +120,12 @@ pub fn call(address: &str) -> Option<String> {
 
 /// GET: status and body; None if there is no answer in time.
 pub fn get(address: &str, path: &str) -> Option<(u16, String)> {
-    exchange(address, PATIENCE, &format!("GET {path} HTTP/1.0\r\n\r\n"))
+    get_within(address, PATIENCE, path)
+}
+
+/// GET of whoever may be late: what takes longer than this is no answer.
+pub fn get_within(address: &str, patience: Duration, path: &str) -> Option<(u16, String)> {
+    exchange(address, patience, &format!("GET {path} HTTP/1.0\r\n\r\n"))
 }
 
 /// One request on a connection of its own; HTTP/1.0, so that the answer has no parts and ends with the connection.

@@ -5,7 +5,8 @@
 //! away from the whole cluster have a stage to themselves.
 //!
 //! * `cluster`: the control plane, its nodes and images, and the way to its API;
-//! * `release`: a release of the chart, its pods, and what is done to them;
+//! * `release`: a release of the chart, and what is done to it;
+//! * `pod`: what a pod says, and what its object says of it;
 //! * `bench`: nodes of a release without replicas, and what a row starts beside them;
 //! * `caller`: who calls the Service all the time, and notes who answers;
 //! * `witness`: who led by the replicas' own logs;
@@ -29,6 +30,7 @@
 mod bench;
 mod caller;
 mod cluster;
+mod pod;
 mod poller;
 mod release;
 mod rhythm;

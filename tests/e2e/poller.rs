@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::caller::exchange;
-use crate::release::name;
+use crate::caller::get_within;
+use crate::pod::{endpoints, name};
 use crate::wait::{boot_ms, let_time_pass};
 
 /// Between two questions to one pod.
@@ -38,15 +38,14 @@ pub struct Poller {
 impl Poller {
     /// Begins.
     pub fn start(pod: &Value, path: &'static str) -> Self {
-        let address = format!("{}:9797", pod["status"]["podIP"].as_str().expect("it runs"));
+        let address = endpoints(pod);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
             let mut replies = Vec::new();
             while !stopped.load(Ordering::Relaxed) {
                 let asked = boot_ms();
-                let answer = exchange(&address, PATIENCE, &format!("GET {path} HTTP/1.0\r\n\r\n"));
-                let status = answer.map_or(0, |(status, _)| status);
+                let status = get_within(&address, PATIENCE, path).map_or(0, |(status, _)| status);
                 replies.push(Reply { asked, came: boot_ms(), status });
                 let_time_pass("questions are spread over time", BETWEEN);
             }

@@ -1,4 +1,4 @@
-//! A release of the chart, its pods, and what is done to them.
+//! A release of the chart, and what is done to it.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::caller::{exchange, get};
 use crate::cluster::{Cluster, IMAGE, NODE, WEB, feed, package, succeed};
+use crate::pod::{self, condition, name, process, said, says};
 use crate::wait::{boot_ms, eventually};
 
 /// More than the slowest start of pods on a busy machine.
@@ -92,7 +92,7 @@ impl<'a> Release<'a> {
 
     /// The pod that leads by its own word.
     pub fn leading(&self) -> Option<Value> {
-        self.pods().into_iter().find(|pod| said(pod).is_some_and(|said| said["leading"] == true))
+        pod::leading(&self.pods()).cloned()
     }
 
     /// Its name.
@@ -177,52 +177,6 @@ impl<'a> Release<'a> {
 /// The chart's directory.
 pub fn chart() -> PathBuf {
     package().join("charts/redleader")
-}
-
-/// An object's name.
-pub fn name(object: &Value) -> String {
-    object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
-}
-
-/// What redleader says in this pod, asked at its own address: the API server has no part in it.
-pub fn said(pod: &Value) -> Option<Value> {
-    let address = pod["status"]["podIP"].as_str()?;
-    serde_json::from_str(&get(&format!("{address}:9797"), "/leader")?.1).ok()
-}
-
-/// The same of a pod that lives: one answer that is late on a busy machine is an answer.
-pub fn says(pod: &Value) -> Option<Value> {
-    let address = format!("{}:9797", pod["status"]["podIP"].as_str()?);
-    let answer = exchange(&address, Duration::from_secs(5), "GET /leader HTTP/1.0\r\n\r\n")?;
-    serde_json::from_str(&answer.1).ok()
-}
-
-/// The status of a condition.
-pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a str> {
-    let conditions = object["status"]["conditions"].as_array()?;
-    conditions.iter().find(|condition| condition["type"] == kind)?["status"].as_str()
-}
-
-/// The process of a pod whose program has this name, the oldest of them: every container's environment names its pod.
-pub fn process(pod: &str, program: &str) -> Option<u32> {
-    let wanted = format!("HOSTNAME={pod}");
-    let is_program = |first: &[u8]| first.rsplit(|byte| *byte == b'/').next() == Some(program.as_bytes());
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").ok()?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|text| text.parse::<u32>().ok()) else { continue };
-        let path = entry.path();
-        let read = |file: &str| std::fs::read(path.join(file)).unwrap_or_default();
-        let command = read("cmdline");
-        if command.split(|byte| *byte == 0).next().is_some_and(is_program)
-            && read("environ").split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
-        {
-            // The field that is the 20th after the name, which is in brackets.
-            let stat = String::from_utf8_lossy(&read("stat")).into_owned();
-            let started = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19)?.parse::<u64>().ok());
-            found.extend(started.map(|started| (started, pid)));
-        }
-    }
-    found.into_iter().min().map(|(_, pid)| pid)
 }
 
 /// `helm template` of a chart: what it renders, or why it refuses.

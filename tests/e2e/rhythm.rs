@@ -13,7 +13,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use crate::figures::percentile;
-use crate::release::{Release, name, process};
+use crate::pod::{address, name, process};
+use crate::release::Release;
 use crate::wait::{boot_ms, let_time_pass};
 
 /// Between two looks at the queue.
@@ -32,12 +33,12 @@ impl Rhythm {
         let secret = release.cluster.get(&path).unwrap_or_else(|| panic!("{path} is not there"));
         let password = STANDARD.decode(secret["data"]["password"].as_str().expect("a password")).expect("base64");
         let password = String::from_utf8(password).expect("it is text");
-        let from = format!(" {}:", pod["status"]["podIP"].as_str().expect("it runs"));
+        let from = format!(" {}:", address(pod));
         let path =
             format!("/api/v1/namespaces/{}/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dnode", release.name);
         let nodes = release.cluster.list(&path);
-        let address = |node: &Value| format!("{}:6379", node["status"]["podIP"].as_str().expect("it runs"));
-        let nodes = nodes.iter().map(|node| monitor(&address(node), &password, from.clone())).collect();
+        let redis = |node: &Value| format!("{}:6379", address(node));
+        let nodes = nodes.iter().map(|node| monitor(&redis(node), &password, from.clone())).collect();
         Self { queue: Queue::of(&name(pod)), nodes }
     }
 

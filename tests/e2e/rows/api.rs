@@ -7,7 +7,8 @@ use serde_json::Value;
 use crate::caller::Caller;
 use crate::cluster::{Cluster, seconds_since, succeed};
 use crate::figures::{figure, setting};
-use crate::release::{LONG, Release, condition, name, process, said, says};
+use crate::pod::{condition, failed_extends, leads_by, name, next_of, of_name, process, says};
+use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
 use crate::wait::{boot_ms, eventually, stays_true};
 
@@ -33,14 +34,12 @@ fn stopped(cluster: &Cluster) {
         (crate::caller::call(&release.service()).as_ref() == Some(&leader)).then_some(())
     });
     let pods = release.pods();
-    let pod = pods.iter().find(|pod| name(pod) == leader).expect("the leader's pod");
+    let pod = of_name(&pods, &leader);
     let token = says(pod).expect("it leads")["token"].clone();
     let failed = failed_extends(pod);
     let caller = Caller::start(&release.service());
     let outage = Outage::begin(cluster);
-    stays_true("one leadership while the API server is away", away(), || {
-        says(pod).is_some_and(|said| said["leading"] == true && said["token"] == token)
-    });
+    stays_true("one leadership while the API server is away", away(), || leads_by(pod, &token));
     let seen = caller.finish();
     assert_eq!(failed_extends(pod), failed, "an extend failed");
     assert_eq!(seen.names(), std::slice::from_ref(&leader), "the Service goes on");
@@ -49,7 +48,7 @@ fn stopped(cluster: &Cluster) {
         &format!("{} s, one leadership, longest silence {} ms", away().as_secs(), seen.gap()),
     );
     resign(&leader);
-    let next = eventually("another leads, by the pods' own word", LONG, || leading(&pods).filter(|pod| *pod != leader));
+    let next = next_of(&pods, &[&leader]);
     drop(outage);
     eventually("the API server is back", LONG, || cluster.get("/api/v1/nodes"));
     let back = boot_ms();
@@ -84,11 +83,6 @@ pub fn tell(what: &str, back: u64) {
     assert!(took <= 10.0, "{took} s");
 }
 
-/// The pod that leads, asked at the pods' own addresses.
-pub fn leading(pods: &[Value]) -> Option<String> {
-    pods.iter().find(|pod| said(pod).is_some_and(|said| said["leading"] == true)).map(name)
-}
-
 pub fn label(release: &Release<'_>, pod: &str) -> String {
     let pod = release.pods().into_iter().find(|known| name(known) == pod).unwrap_or_default();
     pod["metadata"]["labels"]["redleader.dev/role"].as_str().unwrap_or_default().to_owned()
@@ -115,20 +109,4 @@ pub fn resign(pod: &str) {
     let mut command = std::process::Command::new("nsenter");
     command.args(["-t", &pid.to_string(), "-n", &exe, "resign", "--for", "20s"]);
     succeed("resign", command.output().expect("nsenter is there"));
-}
-
-/// Rounds of extends without a quorum, as the pod counts them.
-pub fn failed_extends(pod: &Value) -> String {
-    let address = format!("{}:9797", pod["status"]["podIP"].as_str().expect("it runs"));
-    let (_, metrics) = crate::caller::get(&address, "/metrics").expect("metrics");
-    let wanted = |line: &&str| line.starts_with("redleader_extend_attempts_total") && !line.contains("\"ok\"");
-    metrics.lines().filter(wanted).collect::<Vec<_>>().join("\n")
-}
-
-/// The sum of a pod's samples whose lines begin like this.
-pub fn metric(pod: &Value, beginning: &str) -> f64 {
-    let address = format!("{}:9797", pod["status"]["podIP"].as_str().expect("it runs"));
-    let (_, metrics) = crate::caller::get(&address, "/metrics").expect("metrics");
-    let ours = metrics.lines().filter(|line| line.starts_with(beginning));
-    ours.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::caller::{Caller, get};
+use crate::caller::Caller;
 use crate::cluster::{Cluster, seconds_since};
 use crate::figures::{figure, setting};
+use crate::pod::{address, condition, get, leading, name, next_of, of_name, pending, process};
 use crate::poller::{Poller, Reply};
-use crate::release::{LONG, Release, condition, name, process};
+use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
-use crate::rows::api::{PUBLISHED, is_right, label, leading, metric, resign, tell};
+use crate::rows::api::{PUBLISHED, is_right, label, resign, tell};
 use crate::wait::{boot_ms, eventually, stays_true};
 use crate::wall::Wall;
 
@@ -51,7 +52,7 @@ fn cut_alone(cluster: &Cluster) {
     let mut routed = Routed::default();
     let next = eventually("another leads", LONG, || {
         routed.look(&release);
-        leading(&pods).filter(|pod| *pod != cut)
+        leading(&pods).map(name).filter(|pod| *pod != cut)
     });
     eventually("the successor clears the label", LONG, || {
         routed.look(&release);
@@ -65,13 +66,13 @@ fn cut_alone(cluster: &Cluster) {
     });
     stays_true("it says that what is published is not known", cut_for(), || {
         routed.look(&release);
-        metric(cut_pod, PENDING) == 1.0
+        pending(cut_pod) == 1.0
     });
     let back = boot_ms();
     drop(wall);
     eventually("it is right by its own word", LONG, || {
         routed.look(&release);
-        let told = metric(cut_pod, PENDING) == 0.0 && routez(cut_pod) == Some(200);
+        let told = pending(cut_pod) == 0.0 && routez(cut_pod) == Some(200);
         (told && reason(&release, &cut) == "Resign").then_some(())
     });
     tell("leader cut alone, by its own word", back);
@@ -83,8 +84,6 @@ fn cut_alone(cluster: &Cluster) {
     eventually("all that is published is right again", LONG, || is_right(&release, &next));
     release.uninstall();
 }
-
-const PENDING: &str = "redleader_publish_pending{target=\"label\"}";
 
 /// Who is routed to at a look: labelled as the leader by the API server, and ready by its own word.
 #[derive(Default)]
@@ -161,7 +160,7 @@ fn leave_while_cut(cluster: &Cluster) {
     let wall = Wall::around(address(of_name(&pods, &cut)));
     let poller = Poller::start(of_name(&pods, &cut), "/readyz");
     release.cluster.kubectl(&["delete", "pod", "-n", &release.name, &cut, "--wait=false"]);
-    let next = eventually("another leads", LONG, || leading(&pods).filter(|pod| *pod != cut));
+    let next = next_of(&pods, &[&cut]);
     eventually("its process ends", LONG, || (!std::path::Path::new(&format!("/proc/{pid}")).exists()).then_some(()));
     let exited = boot_ms();
     let (_, replies) = poller.finish();
@@ -181,16 +180,8 @@ fn leave_while_cut(cluster: &Cluster) {
     release.uninstall();
 }
 
-fn of_name<'a>(pods: &'a [Value], wanted: &str) -> &'a Value {
-    pods.iter().find(|pod| name(pod) == wanted).expect("it is one of them")
-}
-
-fn address(pod: &Value) -> &str {
-    pod["status"]["podIP"].as_str().expect("it runs")
-}
-
 fn routez(pod: &Value) -> Option<u16> {
-    get(&format!("{}:9797", address(pod)), "/routez").map(|(status, _)| status)
+    get(pod, "/routez").map(|(status, _)| status)
 }
 
 /// Why a pod does not lead, by its condition.

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::caller::get;
 use crate::cluster::{Cluster, IMAGE, NODE};
 use crate::figures::figure;
-use crate::release::{LONG, condition, said};
+use crate::pod::{condition, leads, metrics, said};
+use crate::release::LONG;
 use crate::row::{Row, Stage};
+use crate::support::sum;
 use crate::wait::{boot_ms, eventually, stays_true};
 
 pub const ROWS: &[Row] = &[Row {
@@ -72,7 +73,7 @@ fn names(cluster: &Cluster) {
     for (at, fault) in FAULTS.iter().enumerate() {
         replica(cluster, fault, &name_server(cluster, fault.name, PORT + at), &nodes);
     }
-    let tokens: Vec<Value> = FAULTS.iter().map(|fault| leads(cluster, fault)).collect();
+    let tokens: Vec<Value> = FAULTS.iter().map(|fault| token(cluster, fault)).collect();
     for fault in &FAULTS {
         resolved(cluster, fault, 1);
     }
@@ -99,14 +100,15 @@ fn names(cluster: &Cluster) {
         resolved(cluster, fault, 2);
     }
     stays_true("each leads by the same token", RENEW * 2, || {
-        FAULTS.iter().zip(&tokens).all(|(fault, token)| &leads(cluster, fault) == token)
+        FAULTS.iter().zip(&tokens).all(|(fault, token)| &self::token(cluster, fault) == token)
     });
     for ((fault, token), before) in FAULTS.iter().zip(tokens).zip(extends) {
-        assert_eq!(leads(cluster, fault), token, "{}: one leadership", fault.name);
+        assert_eq!(self::token(cluster, fault), token, "{}: one leadership", fault.name);
         let (good, bad) = self::extends(cluster, fault);
         let periods = (boot_ms() - began) / u64::try_from(RENEW.as_millis()).expect("a small number");
-        assert_eq!(bad, 0, "{}: extends that failed", fault.name);
-        assert!(good - before.0 + 1 >= periods, "{}: {} extends in {periods} periods", fault.name, good - before.0);
+        assert_eq!(bad, 0.0, "{}: extends that failed", fault.name);
+        let more = good - before.0;
+        assert!(more + 1.0 >= periods as f64, "{}: {more} extends in {periods} periods", fault.name);
     }
     cluster.kubectl(&["delete", "namespace", "c139", "--wait=false"]);
 }
@@ -258,23 +260,18 @@ fn pod(cluster: &Cluster, fault: &Fault) -> Option<Value> {
 
 /// The token that it leads by.
 #[track_caller]
-fn leads(cluster: &Cluster, fault: &Fault) -> Value {
+fn token(cluster: &Cluster, fault: &Fault) -> Value {
     eventually(&format!("{} leads", fault.name), LONG, || {
-        said(&pod(cluster, fault)?).filter(|said| said["leading"] == true).map(|said| said["token"].clone())
+        said(&pod(cluster, fault)?).filter(leads).map(|said| said["token"].clone())
     })
 }
 
 /// How many extends succeeded, and how many did not.
-fn extends(cluster: &Cluster, fault: &Fault) -> (u64, u64) {
-    let text = eventually("metrics", LONG, || {
-        let pod = pod(cluster, fault)?;
-        get(&format!("{}:9797", pod["status"]["podIP"].as_str()?), "/metrics")
-    });
-    let counts = text.1.lines().filter(|line| line.starts_with("redleader_extend_attempts_total{"));
-    counts.fold((0, 0), |(good, bad), line| {
-        let count: u64 = line.rsplit(' ').next().and_then(|count| count.parse().ok()).expect("a number");
-        if line.contains("outcome=\"ok\"") { (good + count, bad) } else { (good, bad + count) }
-    })
+fn extends(cluster: &Cluster, fault: &Fault) -> (f64, f64) {
+    let samples = eventually("metrics", LONG, || metrics(&pod(cluster, fault)?));
+    let all = sum(&samples, "extend_attempts_total", &[]);
+    let good = sum(&samples, "extend_attempts_total", &[("outcome", "ok")]);
+    (good, all - good)
 }
 
 /// Each name has been looked up so often, each time at the first try and in time: a connect is a look-up, and the little

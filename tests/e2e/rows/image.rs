@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, IMAGE, feed, package, seconds_since, succeed};
 use crate::figures::figure;
-use crate::release::{LONG, condition};
+use crate::pod::condition;
+use crate::release::LONG;
 use crate::row::{Row, Stage};
 use crate::wait::{boot_ms, eventually, let_time_pass};
 

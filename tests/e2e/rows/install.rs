@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::caller::{Caller, get};
+use crate::caller::Caller;
 use crate::cluster::{Cluster, seconds_since};
 use crate::figures::figure;
-use crate::release::{LONG, Release, name, said};
+use crate::pod::{metrics, name, said};
+use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
 use crate::rows::published_secrets::is_passing;
 use crate::wait::{boot_ms, eventually, let_time_pass};
@@ -73,11 +74,12 @@ fn agree(release: &Release<'_>, leader: &str) {
     });
     assert!(told.contains("redleader.dev/leader") && told.contains("redleader.dev/role=leader"), "{told}");
     for pod in release.pods() {
-        let address = format!("{}:9797", pod["status"]["podIP"].as_str().expect("it runs"));
-        let (_, metrics) = eventually("metrics", LONG, || get(&address, "/metrics"));
-        let leads = metrics.lines().find(|line| line.starts_with("redleader_is_leader{")).unwrap_or_default();
-        assert!(leads.ends_with(if name(&pod) == leader { " 1" } else { " 0" }), "{leads}");
-        assert!(metrics.contains(&format!("holder=\"{leader}\"")), "the holder's name is in the metrics");
+        let metrics = eventually("metrics", LONG, || metrics(&pod));
+        let leads = metrics.iter().filter(|(sample, _)| sample.starts_with("redleader_is_leader{"));
+        let leads: Vec<f64> = leads.map(|(_, value)| *value).collect();
+        assert_eq!(leads, [if name(&pod) == leader { 1.0 } else { 0.0 }], "{}", name(&pod));
+        let names_it = |sample: &String| sample.contains(&format!("holder=\"{leader}\""));
+        assert!(metrics.keys().any(names_it), "the holder's name is in the metrics");
     }
 }
 

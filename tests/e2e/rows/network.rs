@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, WEB, succeed};
 use crate::figures::figure;
-use crate::release::{LONG, Release, condition, name};
+use crate::pod::{self, condition, name};
+use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
 use crate::wait::{eventually, let_time_pass};
 
@@ -119,7 +120,7 @@ fn pod(release: &Release<'_>, name: &str) -> Value {
 }
 
 fn address(pod: &Value, port: u16) -> String {
-    format!("{}:{port}", pod["status"]["podIP"].as_str().expect("it runs"))
+    format!("{}:{port}", pod::address(pod))
 }
 
 fn service(release: &Release<'_>, name: &str) -> String {
@@ -130,7 +131,7 @@ fn service(release: &Release<'_>, name: &str) -> String {
 
 /// Whether a connection from within a pod is taken.
 fn reaches(release: &Release<'_>, from: &str, to: &str) -> bool {
-    let from: IpAddr = pod(release, from)["status"]["podIP"].as_str().expect("it runs").parse().expect("an address");
+    let from: IpAddr = pod::address(&pod(release, from)).parse().expect("an address");
     let to: SocketAddr = to.parse().expect("an address");
     let spaces = release.cluster.root().join("node1/state/io.containerd.grpc.v1.cri/netns");
     let spaces = std::fs::read_dir(&spaces).unwrap_or_else(|why| panic!("{}: {why}", spaces.display()));

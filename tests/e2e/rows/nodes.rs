@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::cluster::{Cluster, seconds_since};
 use crate::figures::figure;
-use crate::release::{LONG, Release, name};
+use crate::pod::{leads, name};
+use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
 use crate::wait::{boot_ms, eventually, stays_true};
 
@@ -78,7 +79,7 @@ fn uids(release: &Release<'_>) -> Vec<String> {
 fn stays_until_rolled(release: &Release<'_>, before: &[String], leader: &str) {
     eventually("all nodes are new", LONG, || {
         let said = release.leader_json(leader);
-        assert!(said.as_ref().is_some_and(|said| said["leading"] == true), "{said:?}");
+        assert!(said.as_ref().is_some_and(leads), "{said:?}");
         let now = uids(release);
         (now.len() == 3 && nodes_ready(release) == 3 && now.iter().all(|uid| !before.contains(uid))).then_some(())
     });

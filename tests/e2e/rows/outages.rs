@@ -7,11 +7,12 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, seconds_since};
 use crate::figures::figure;
+use crate::pod::{address, failed_extends, leads_by, metric, name, next_of, of_name, pending, token};
 use crate::poller::Poller;
-use crate::release::{LONG, Release, name, said, says};
+use crate::release::{LONG, Release};
 use crate::rhythm::{Distances, Rhythm};
 use crate::row::{Row, Stage};
-use crate::rows::api::{PUBLISHED, is_right, label, leading, metric, resign, tell};
+use crate::rows::api::{PUBLISHED, is_right, label, resign, tell};
 use crate::rows::rights::{audited, what};
 use crate::wait::{boot_ms, eventually, stays_true};
 use crate::wall::Wall;
@@ -75,7 +76,7 @@ fn slow(cluster: &Cluster) {
         (label(&release, &leader) == "leader").then_some(())
     });
     resign(&leader);
-    let next = eventually("another leads", LONG, || leading(&pods).filter(|pod| *pod != leader));
+    let next = next_of(&pods, &[&leader]);
     unlabel(&release, &all);
     way.set(Weather::Fair);
     let back = boot_ms();
@@ -99,11 +100,9 @@ struct Extends {
 impl Extends {
     fn of(release: &Release<'_>, pod: &Value) -> Self {
         let rhythm = Rhythm::of(release, pod);
-        let token = said(pod).expect("it leads")["token"].clone();
+        let token = token(pod).expect("it leads");
         let before = Counts::of(pod);
-        stays_true("one leadership", WATCHED, || {
-            says(pod).is_some_and(|said| said["leading"] == true && said["token"] == token)
-        });
+        stays_true("one leadership", WATCHED, || leads_by(pod, &token));
         let after = Counts::of(pod);
         assert_eq!(after.failed, before.failed, "an extend failed");
         let distances = rhythm.finish();
@@ -142,15 +141,15 @@ fn tell_interval(found: &Distances) -> String {
 struct Counts {
     count: f64,
     sum: f64,
-    failed: String,
+    failed: BTreeMap<String, f64>,
 }
 
 impl Counts {
     fn of(pod: &Value) -> Self {
         Self {
-            count: metric(pod, "redleader_extend_duration_seconds_count"),
-            sum: metric(pod, "redleader_extend_duration_seconds_sum"),
-            failed: crate::rows::api::failed_extends(pod),
+            count: metric(pod, "extend_duration_seconds_count", &[]),
+            sum: metric(pod, "extend_duration_seconds_sum", &[]),
+            failed: failed_extends(pod),
         }
     }
 }
@@ -176,10 +175,9 @@ fn weather(cluster: &Cluster) {
     way.set(WEATHERS[0].0);
     let before = audited(cluster, &release.name, &release.name).len();
     resign(&first);
-    let second = eventually("another leads", LONG, || leading(&pods).filter(|pod| *pod != first));
+    let second = next_of(&pods, &[&first]);
     resign(&second);
-    let others = [&first, &second];
-    let leader = eventually("a third leads", LONG, || leading(&pods).filter(|pod| !others.contains(&pod)));
+    let leader = next_of(&pods, &[&first, &second]);
 
     lead_through(&release, &way, (of_name(&pods, &first), of_name(&pods, &leader)), &steady);
     judge_queue(&way, &pods);
@@ -200,13 +198,11 @@ fn lead_through(release: &Release<'_>, way: &Way, (stepped_down, pod): (&Value, 
     let routez = Poller::start(stepped_down, "/routez");
     let (began, ready) = (boot_ms(), Poller::start(pod, "/readyz"));
     let (rhythm, counts) = (Rhythm::of(release, pod), Counts::of(pod));
-    let token = said(pod).expect("it leads")["token"].clone();
+    let token = token(pod).expect("it leads");
     for (weather, ttls) in WEATHERS {
         way.set(weather);
-        stays_true(&format!("it leads under {weather:?}"), TTL * ttls, || {
-            says(pod).is_some_and(|said| said["leading"] == true && said["token"] == token)
-        });
-        assert_eq!(metric(pod, "redleader_publish_pending{target=\"label\"}"), 1.0, "{weather:?}");
+        stays_true(&format!("it leads under {weather:?}"), TTL * ttls, || leads_by(pod, &token));
+        assert_eq!(pending(pod), 1.0, "{weather:?}");
     }
     let led = seconds_since(began);
     assert!(led >= (TTL * 20).as_secs_f64());
@@ -293,13 +289,13 @@ fn dead_flow(cluster: &Cluster) {
     let flows: Vec<usize> = walls.iter().map(|(_, flows)| *flows).collect();
     assert!(flows.iter().all(|flows| *flows > 0), "every replica watches its pod: {flows:?}");
     resign(&first);
-    let next = eventually("another leads", LONG, || leading(&pods).filter(|pod| *pod != first));
+    let next = next_of(&pods, &[&first]);
     let won = boot_ms();
     eventually("its label is right", LONG, || (label(&release, &next) == "leader").then_some(()));
     let labelled = seconds_since(won);
     eventually("all that is published is right", LONG, || is_right(&release, &next));
     let all = seconds_since(won);
-    let timeouts = metric(of_name(&pods, &next), "redleader_publish_errors_total{code=\"timeout\"");
+    let timeouts = metric(of_name(&pods, &next), "publish_errors_total", &[("code", "timeout")]);
     let text = format!("label right {labelled:.1} s and all {all:.1} s after the win, {timeouts} requests timed out");
     figure("K3 flows to the API server died without a word", &text);
     assert!(all < 30.0, "{all} s");
@@ -312,12 +308,4 @@ fn dead_flow(cluster: &Cluster) {
     figure("K3 the watch after that", &format!("a label taken away is put right in {:.1} s", seconds_since(began)));
     drop(walls);
     release.uninstall();
-}
-
-fn of_name<'a>(pods: &'a [Value], wanted: &str) -> &'a Value {
-    pods.iter().find(|pod| name(pod) == wanted).expect("it is one of them")
-}
-
-fn address(pod: &Value) -> &str {
-    pod["status"]["podIP"].as_str().expect("it runs")
 }

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, seconds_since, succeed};
 use crate::figures::figure;
-use crate::release::{LONG, Release, condition, name};
+use crate::pod::{condition, name};
+use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
 use crate::rows::api::is_right;
 use crate::rows::rights::asked;

@@ -6,10 +6,10 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::bench::{BarePod, Bench, line_with};
-use crate::caller::get;
 use crate::cluster::{Cluster, seconds_since, succeed};
 use crate::figures::figure;
-use crate::release::{LONG, said};
+use crate::pod::{self, leads, said};
+use crate::release::LONG;
 use crate::row::{Row, Stage};
 use crate::tunnel::Tunnel;
 use crate::wait::{boot_ms, eventually};
@@ -48,9 +48,9 @@ fn role(bench: &Bench<'_>, pod: &str) -> Option<String> {
 }
 
 /// Waits until a pod's redleader leads; its token.
-fn leads(bench: &Bench<'_>, pod: &str) -> Value {
+fn token(bench: &Bench<'_>, pod: &str) -> Value {
     let running = bench.running(pod);
-    eventually("it leads", LONG, || said(&running).filter(|said| said["leading"] == true))["token"].clone()
+    eventually("it leads", LONG, || said(&running).filter(leads))["token"].clone()
 }
 
 /// The reason of the line that says why nothing could be published.
@@ -60,13 +60,9 @@ fn fault(bench: &Bench<'_>, pod: &str) -> String {
     line["reason"].as_str().expect("it has a reason").to_owned()
 }
 
-/// The sum of a pod's metrics with these words.
-fn metric(bench: &Bench<'_>, pod: &str, words: &[&str]) -> f64 {
-    let pod = bench.pod(pod).expect("the pod is there");
-    let address = format!("{}:9797", pod["status"]["podIP"].as_str().expect("it runs"));
-    let (_, text) = get(&address, "/metrics").expect("metrics");
-    let lines = text.lines().filter(|line| words.iter().all(|word| line.contains(word)));
-    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+/// The sum of the samples of `redleader_NAME` that carry these labels.
+fn metric(bench: &Bench<'_>, pod: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
+    pod::metric(&bench.pod(pod).expect("the pod is there"), name, labels)
 }
 
 fn who_it_is(cluster: &Cluster) {
@@ -92,14 +88,13 @@ fn who_it_is(cluster: &Cluster) {
         figure("C77 a pod that does not know who it is", &format!("{}: ends with {code}: {}", pod.name, line.trim()));
     }
     for (pod, named, code) in [("wrong", "pods/nobody: 404", "404"), ("others", "metadata.uid", "422")] {
-        let token = leads(&bench, pod);
+        let token = token(&bench, pod);
         let reason = fault(&bench, pod);
         assert!(reason.contains(named), "{reason}");
         eventually("it is counted", LONG, || {
-            let words = ["redleader_publish_errors_total", "target=\"label\"", &format!("code=\"{code}\"")];
-            (metric(&bench, pod, &words) > 0.0).then_some(())
+            (metric(&bench, pod, "publish_errors_total", &[("target", "label"), ("code", code)]) > 0.0).then_some(())
         });
-        assert_eq!(metric(&bench, pod, &["redleader_publish_pending", "target=\"label\""]), 1.0);
+        assert_eq!(metric(&bench, pod, "publish_pending", &[("target", "label")]), 1.0);
         assert_eq!(said(&bench.running(pod)).expect("it answers")["token"], token, "leadership is not affected");
         figure("C77 a pod of another name", &format!("{pod}: leads; {reason}"));
     }
@@ -150,13 +145,13 @@ fn certificates(cluster: &Cluster) {
         let pod = labelled(name).env("KUBERNETES_SERVICE_HOST", host).env("KUBERNETES_SERVICE_PORT", PORT);
         bench.start(&BarePod { authority, hosts: &[NAME, CHAINED, "wrong.example"], ..pod });
     }
-    let tokens: Vec<Value> = pods.iter().map(|(name, ..)| leads(&bench, name)).collect();
+    let tokens: Vec<Value> = pods.iter().map(|(name, ..)| token(&bench, name)).collect();
     for (name, host, _, works) in pods {
         judge(&bench, name, host, works);
     }
     for ((name, ..), token) in pods.iter().zip(tokens) {
         let said = said(&bench.running(name)).expect("it answers");
-        assert!(said["leading"] == true && said["token"] == token, "{name}: one leadership: {said}");
+        assert!(leads(&said) && said["token"] == token, "{name}: one leadership: {said}");
     }
     figure("C79 leadership", &format!("{} of {} pods led throughout, each one leadership", pods.len(), pods.len()));
     cluster.part("stop", "apiserver-other");
@@ -167,13 +162,13 @@ fn certificates(cluster: &Cluster) {
 fn judge(bench: &Bench<'_>, pod: &str, host: &str, works: bool) {
     if works {
         eventually("the label is there", LONG, || role(bench, pod).filter(|role| role == "leader"));
-        let errors = metric(bench, pod, &["redleader_publish_errors_total"]);
+        let errors = metric(bench, pod, "publish_errors_total", &[]);
         figure("C79 certificate", &format!("{pod}: the label is there by {host}, {errors} errors"));
         return;
     }
     let reason = fault(bench, pod);
     assert!(reason.contains("certificate"), "{pod}: {reason}");
-    assert!(metric(bench, pod, &["redleader_publish_errors_total", "target=\"label\"", "code=\"tls\""]) > 0.0);
+    assert!(metric(bench, pod, "publish_errors_total", &[("target", "label"), ("code", "tls")]) > 0.0);
     assert_eq!(role(bench, pod), None);
     let lines = bench.log(pod).lines().filter(|line| line.contains("cannot publish; trying on")).count();
     assert_eq!(lines, 1, "{pod}: it is told of once, however often it is tried");
@@ -230,10 +225,10 @@ fn proxies(cluster: &Cluster) {
     bench.start(&with_environment(labelled("through").env("REDLEADER_KUBE_PROXY", &tunnel.url)));
     let pods = ["direct", "dead", "through"];
     // Nodes are reached without a proxy, or none of them would lead.
-    let tokens = pods.map(|pod| leads(&bench, pod));
+    let tokens = pods.map(|pod| token(&bench, pod));
     for pod in ["direct", "through"] {
         eventually("the label is there", LONG, || role(&bench, pod).filter(|role| role == "leader"));
-        assert_eq!(metric(&bench, pod, &["redleader_publish_errors_total"]), 0.0, "{pod}");
+        assert_eq!(metric(&bench, pod, "publish_errors_total", &[]), 0.0, "{pod}");
     }
     assert!(tunnel.served() > 0, "the setting is obeyed");
     let reason = fault(&bench, "dead");
@@ -241,7 +236,7 @@ fn proxies(cluster: &Cluster) {
     assert_eq!(role(&bench, "dead"), None);
     for (pod, token) in pods.into_iter().zip(tokens) {
         let said = said(&bench.running(pod)).expect("it answers");
-        assert!(said["leading"] == true && said["token"] == token, "{pod}: one leadership: {said}");
+        assert!(leads(&said) && said["token"] == token, "{pod}: one leadership: {said}");
     }
     figure("C81 proxies of the environment, dead", "the label is there, without an error");
     figure("C81 proxy of the setting", &format!("{} connections through it; a dead one: {reason}", tunnel.served()));

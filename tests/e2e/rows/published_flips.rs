@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use crate::bench::{line_with, log, remove};
 use crate::cluster::{Cluster, seconds_since, succeed};
 use crate::figures::{figure, setting};
-use crate::release::{LONG, Release, condition, name, process};
+use crate::pod::{condition, leading, name, of_name, process, token};
+use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
-use crate::rows::published::{leading, token_of};
 use crate::wait::{boot_ms, eventually, let_time_pass};
 
 pub const ROWS: &[Row] = &[Row {
@@ -74,17 +74,17 @@ fn flip(release: &Release<'_>) {
     let processes: BTreeMap<String, u32> = processes.collect();
     let mut seen = 0;
     for _ in 0..hand_overs() {
-        let leader = eventually("one leads", LONG, || leading(&pods));
-        let token = token_of(&pods, &leader);
+        let leader = eventually("one leads", LONG, || leading(&pods).map(name));
+        let before = token(of_name(&pods, &leader));
         resign(processes[&leader], "200ms");
         let next = eventually("there is another leadership", LONG, || {
-            leading(&pods).filter(|next| token_of(&pods, next) != token)
+            leading(&pods).map(name).filter(|next| token(of_name(&pods, next)) != before)
         });
         eventually("the gates say so", LONG, || {
             let said = gates_name(release, &next).is_some();
             seen += usize::from(said);
             // One that has lost it meanwhile is told of no more.
-            (said || leading(&pods)? != next).then_some(())
+            (said || name(leading(&pods)?) != next).then_some(())
         });
     }
     let text = format!("{seen} of {} hand-overs seen in both gates, in {:.0} s", hand_overs(), seconds_since(began));

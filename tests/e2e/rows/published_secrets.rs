@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use crate::bench::{Bench, line_with};
 use crate::cluster::{Cluster, succeed};
 use crate::figures::figure;
-use crate::release::{LONG, chart, name, render, said};
+use crate::pod::{self, get, name, said};
+use crate::release::{LONG, chart, render};
 use crate::row::{Row, Stage};
 use crate::rows::published::{node_addresses, password, redis};
 use crate::wait::{eventually, stays_true};
@@ -115,23 +116,15 @@ fn users(passwords: &[String]) -> String {
 }
 
 fn leads(bench: &Bench<'_>, instance: &str) {
-    eventually(&format!("{instance} leads"), LONG, || {
-        said(&bench.pod_of(instance)?).filter(|said| said["leading"] == true)
-    });
+    eventually(&format!("{instance} leads"), LONG, || said(&bench.pod_of(instance)?).filter(pod::leads));
 }
 
 /// With a wrong password a replica says so and never leads.
 fn refused(bench: &Bench<'_>, instance: &str) {
     let pod = eventually("it answers", LONG, || bench.pod_of(instance).filter(|pod| said(pod).is_some()));
-    let ready = |pod: &Value| {
-        crate::caller::get(&address(pod), "/readyz").map(|(status, text)| (status, text.contains("auth")))
-    };
+    let ready = |pod: &Value| get(pod, "/readyz").map(|(status, text)| (status, text.contains("auth")));
     eventually("it says why", LONG, || (ready(&pod) == Some((503, true))).then_some(()));
     stays_true("it does not lead", Duration::from_secs(3), || said(&pod).is_none_or(|said| said["leading"] == false));
-}
-
-fn address(pod: &Value) -> String {
-    format!("{}:9797", pod["status"]["podIP"].as_str().expect("it runs"))
 }
 
 /// Something that people or programs can read: what it is, and its text.
@@ -253,7 +246,7 @@ fn endpoints(pod: &Value) -> Vec<Heard> {
     let mut heard: Vec<Heard> = Vec::new();
     for path in paths {
         for accept in ["*/*", "text/html"] {
-            let text = ask(&address(pod), path, accept);
+            let text = ask(&pod::endpoints(pod), path, accept);
             assert!(text.starts_with("HTTP/1."), "{path} of {}: {text:?}", name(pod));
             heard.push((format!("endpoint {path} of {}", name(pod)), text));
         }

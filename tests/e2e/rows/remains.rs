@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, seconds_since, succeed};
 use crate::figures::figure;
-use crate::release::{LONG, Release, process, said};
+use crate::pod::{process, said};
+use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
 use crate::rows::api::{PUBLISHED, is_right};
 use crate::wait::{boot_ms, eventually};

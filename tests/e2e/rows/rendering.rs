@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, cache, package};
 use crate::figures::figure;
-use crate::release::{chart, dry_run, dry_run_with, name, render};
+use crate::pod::name;
+use crate::release::{chart, dry_run, dry_run_with, render};
 use crate::row::{Row, Stage};
 
 pub const ROWS: &[Row] = &[

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, IMAGE, feed, succeed};
 use crate::figures::{figure, setting};
-use crate::release::{LONG, Release, chart, name, process, render, said};
+use crate::pod::{self, name, process, said};
+use crate::release::{LONG, Release, chart, render};
 use crate::row::{Row, Stage};
 use crate::rows::api::is_right;
 use crate::wait::{eventually, let_time_pass};
@@ -126,7 +127,7 @@ fn words(combination: &str, bits: usize) -> Vec<String> {
 fn leader(cluster: &Cluster, instance: &str, not: &str) -> Value {
     let path = format!("/api/v1/namespaces/k6/pods?labelSelector=app.kubernetes.io%2Finstance%3D{instance}");
     eventually(&format!("{instance} has a leader"), LONG, || {
-        let leads = |pod: &Value| name(pod) != not && said(pod).is_some_and(|said| said["leading"] == true);
+        let leads = |pod: &Value| name(pod) != not && said(pod).is_some_and(|said| pod::leads(&said));
         cluster.list(&path).into_iter().find(leads)
     })
 }

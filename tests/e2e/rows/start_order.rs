@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, NODE, seconds_since};
 use crate::figures::figure;
-use crate::release::{LONG, Release, name, process, said};
+use crate::pod::{name, process, said};
+use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
 use crate::wait::{boot_ms, eventually, stays_true};
 

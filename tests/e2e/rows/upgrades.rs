@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, IMAGE, seconds_since, succeed};
 use crate::figures::figure;
-use crate::release::{LONG, Release, name, process, said};
+use crate::pod::{leads, name, process, said};
+use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
 use crate::wait::{boot_ms, eventually, let_time_pass};
 
@@ -152,7 +153,7 @@ fn leads_until_it_ends(release: &Release<'_>, leader: &str, token: &Value) -> f6
     let began = boot_ms();
     eventually("the rollout reaches the leader", LONG, || {
         let said = release.leader_json(leader);
-        let leads = said.as_ref().is_some_and(|said| said["leading"] == true && said["token"] == *token);
+        let leads = said.as_ref().is_some_and(|said| leads(said) && said["token"] == *token);
         // Looked at afterwards: it may have been told to end between the two.
         let ends = release.cluster.get(&path).is_none_or(|pod| !pod["metadata"]["deletionTimestamp"].is_null());
         assert!(leads || ends, "its leadership has ended before its pod: {said:?}");
