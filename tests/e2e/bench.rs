@@ -53,7 +53,7 @@ impl<'a> Bench<'a> {
 
     /// A pod as it is.
     pub fn pod(&self, name: &str) -> Option<Value> {
-        self.release.cluster.get(&format!("/api/v1/namespaces/{}/pods/{name}", self.release.name))
+        self.release.pod(name)
     }
 
     /// Waits until a pod has an address and its container runs.

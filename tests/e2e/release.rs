@@ -76,8 +76,33 @@ impl<'a> Release<'a> {
 
     /// The pods of the replicas.
     pub fn all_pods(&self) -> Vec<Value> {
-        let of = "labelSelector=app.kubernetes.io%2Fcomponent%3Dreplica";
-        self.cluster.list(&format!("/api/v1/namespaces/{}/pods?{of}", self.name))
+        self.pods_of("replica")
+    }
+
+    /// The pods of a component: replica, or node.
+    pub fn pods_of(&self, component: &str) -> Vec<Value> {
+        self.cluster.list(&self.pods_path(component))
+    }
+
+    /// Where the API has them.
+    pub fn pods_path(&self, component: &str) -> String {
+        let selector = format!("labelSelector=app.kubernetes.io%2Fcomponent%3D{component}");
+        format!("/api/v1/namespaces/{}/pods?{selector}", self.name)
+    }
+
+    /// A pod of the release's namespace.
+    pub fn pod(&self, pod: &str) -> Option<Value> {
+        self.cluster.get(&self.pod_path(pod))
+    }
+
+    /// Where the API has it.
+    pub fn pod_path(&self, pod: &str) -> String {
+        format!("/api/v1/namespaces/{}/pods/{pod}", self.name)
+    }
+
+    /// A Lease of the release's namespace.
+    pub fn lease(&self, lease: &str) -> Option<Value> {
+        self.cluster.get(&format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases/{lease}", self.name))
     }
 
     /// The names of the pods that are Ready.
@@ -87,7 +112,7 @@ impl<'a> Release<'a> {
 
     /// What redleader says in a pod; None if it does not answer.
     pub fn leader_json(&self, pod: &str) -> Option<Value> {
-        says(&self.cluster.get(&format!("/api/v1/namespaces/{}/pods/{pod}", self.name))?)
+        says(&self.pod(pod)?)
     }
 
     /// The pod that leads by its own word.
@@ -157,10 +182,9 @@ impl<'a> Release<'a> {
 
     /// Asks once to evict a pod, as `kubectl drain` does: the status of the answer.
     pub fn evict(&self, pod: &str) -> u16 {
-        let (name, namespace) = (pod, &self.name);
-        let metadata = format!(r#"{{"name":"{name}","namespace":"{namespace}"}}"#);
+        let metadata = format!(r#"{{"name":"{pod}","namespace":"{}"}}"#, self.name);
         let body = format!(r#"{{"apiVersion":"policy/v1","kind":"Eviction","metadata":{metadata}}}"#);
-        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}/eviction");
+        let path = format!("{}/eviction", self.pod_path(pod));
         self.cluster.request("POST", &path, "", &body).map_or(0, |(status, _)| status)
     }
 

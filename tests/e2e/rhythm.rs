@@ -34,11 +34,8 @@ impl Rhythm {
         let password = STANDARD.decode(secret["data"]["password"].as_str().expect("a password")).expect("base64");
         let password = String::from_utf8(password).expect("it is text");
         let from = format!(" {}:", address(pod));
-        let path =
-            format!("/api/v1/namespaces/{}/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dnode", release.name);
-        let nodes = release.cluster.list(&path);
         let redis = |node: &Value| format!("{}:6379", address(node));
-        let nodes = nodes.iter().map(|node| monitor(&redis(node), &password, from.clone())).collect();
+        let nodes = release.pods_of("node").iter().map(|node| monitor(&redis(node), &password, from.clone())).collect();
         Self { queue: Queue::of(&name(pod)), nodes }
     }
 

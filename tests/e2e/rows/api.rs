@@ -97,8 +97,7 @@ pub fn is_right(release: &Release<'_>, leader: &str) -> Option<()> {
         role == Some(if leads { "leader" } else { "standby" })
             && condition(pod, "redleader.dev/leader") == Some(if leads { "True" } else { "False" })
     };
-    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases/who-leads", release.name);
-    let lease = release.cluster.get(&path)?;
+    let lease = release.lease("who-leads")?;
     (pods.iter().all(pod_is_right) && lease["spec"]["holderIdentity"] == leader).then_some(())
 }
 

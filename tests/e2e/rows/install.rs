@@ -64,7 +64,7 @@ fn from_nothing(cluster: &Cluster) {
 fn agree(release: &Release<'_>, leader: &str) {
     let lease = release.cluster.kubectl(&["get", "lease", "-n", &release.name, "who-leads"]);
     assert!(lease.contains(leader), "{lease}");
-    let lease = release.cluster.get("/apis/coordination.k8s.io/v1/namespaces/k1/leases/who-leads").expect("the Lease");
+    let lease = release.lease("who-leads").expect("the Lease");
     assert_eq!(lease["metadata"]["annotations"]["redleader.dev/lock"], "redleader:k1/k1", "{lease}");
     let log = release.cluster.kubectl(&["logs", "-n", &release.name, leader, "-c", "redleader"]);
     assert!(log.contains("redleader:k1/k1"), "the log names the lock: {log}");

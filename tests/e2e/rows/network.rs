@@ -79,7 +79,7 @@ fn holds(release: &Release<'_>, anyone: bool) {
         ("stranger", address(other, 9797), anyone),
         ("scraper", address(other, 9797), true),
     ];
-    let services = (0..3).map(|at| service(release, &format!("{}-node-{at}", release.name)));
+    let services = (0..3).map(|at| release.service_named(&format!("{}-node-{at}", release.name)));
     for node in nodes.iter().map(|node| address(node, 6379)).chain(services) {
         table.extend([("stranger", node.clone(), false), ("scraper", node.clone(), false), (one.as_str(), node, true)]);
     }
@@ -115,18 +115,11 @@ fn others(release: &Release<'_>) {
 }
 
 fn pod(release: &Release<'_>, name: &str) -> Value {
-    let path = format!("/api/v1/namespaces/{}/pods/{name}", release.name);
-    release.cluster.get(&path).unwrap_or_else(|| panic!("{name} is not there"))
+    release.pod(name).unwrap_or_else(|| panic!("{name} is not there"))
 }
 
 fn address(pod: &Value, port: u16) -> String {
     format!("{}:{port}", pod::address(pod))
-}
-
-fn service(release: &Release<'_>, name: &str) -> String {
-    let path = format!("/api/v1/namespaces/{}/services/{name}", release.name);
-    let service = release.cluster.get(&path).unwrap_or_else(|| panic!("{name} is not there"));
-    format!("{}:6379", service["spec"]["clusterIP"].as_str().expect("it has one"))
 }
 
 /// Whether a connection from within a pod is taken.

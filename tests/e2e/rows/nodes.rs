@@ -71,8 +71,7 @@ fn rolled(cluster: &Cluster) {
 }
 
 fn uids(release: &Release<'_>) -> Vec<String> {
-    let path = format!("/api/v1/namespaces/{}/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dnode", release.name);
-    release.cluster.list(&path).iter().map(|pod| format!("{} {}", name(pod), pod["metadata"]["uid"])).collect()
+    release.pods_of("node").iter().map(|pod| format!("{} {}", name(pod), pod["metadata"]["uid"])).collect()
 }
 
 /// The leader leads at every look until each node is another pod, and Ready.

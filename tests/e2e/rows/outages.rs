@@ -171,7 +171,7 @@ fn weather(cluster: &Cluster) {
     eventually("all that is published is right", LONG, || is_right(&release, &first));
     let pods = release.pods();
     let steady = Extends::of(&release, of_name(&pods, &first));
-    let version = cluster.get(&pods_path(&release)).expect("pods")["metadata"]["resourceVersion"].clone();
+    let version = cluster.get(&release.pods_path("replica")).expect("pods")["metadata"]["resourceVersion"].clone();
     way.set(WEATHERS[0].0);
     let before = audited(cluster, &release.name, &release.name).len();
     resign(&first);
@@ -263,14 +263,10 @@ fn is_write(line: &Value) -> bool {
     matches!(line["verb"].as_str(), Some("patch" | "create"))
 }
 
-fn pods_path(release: &Release<'_>) -> String {
-    format!("/api/v1/namespaces/{}/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dreplica", release.name)
-}
-
 /// Every role that the API server has had of any pod since this version, in order.
 fn history(release: &Release<'_>, version: &Value) -> Vec<(String, String)> {
     let version = version.as_str().expect("a list has one");
-    let path = format!("{}&watch=1&timeoutSeconds=1&resourceVersion={version}", pods_path(release));
+    let path = format!("{}&watch=1&timeoutSeconds=1&resourceVersion={version}", release.pods_path("replica"));
     let (status, lines) = release.cluster.request("GET", &path, "", "").expect("the API server answers");
     assert_eq!(status, 200, "{lines}");
     let events = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

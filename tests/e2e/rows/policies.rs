@@ -265,7 +265,7 @@ fn leader_and_standbys(release: &Release<'_>) -> (String, Vec<String>) {
 
 /// The API server's word on a change, which is not made: why not, if it refuses.
 fn attempt(release: &Release<'_>, who: &str, pod: &str, part: &str, patch: &Value) -> Result<(), String> {
-    let path = format!("/api/v1/namespaces/{}/pods/{pod}{part}?dryRun=All", release.name);
+    let path = format!("{}{part}?dryRun=All", release.pod_path(pod));
     let kind = "application/strategic-merge-patch+json";
     let answer = release.cluster.request_as(who, "PATCH", &path, kind, &patch.to_string());
     let (status, body) = answer.expect("the API server answers");

@@ -55,8 +55,7 @@ fn whole_seconds(cluster: &Cluster) {
         cluster.kubectl(&["delete", "pod", "-n", "c71", &name(&pod)]);
     }
     for (instance, ttl, seconds) in TTLS {
-        let path = format!("/apis/coordination.k8s.io/v1/namespaces/c71/leases/{instance}");
-        let lease = eventually("the Lease is there", LONG, || cluster.get(&path));
+        let lease = eventually("the Lease is there", LONG, || bench.release.lease(instance));
         assert_eq!(lease["spec"]["leaseDurationSeconds"], seconds, "{ttl}: {lease}");
         for time in ["acquireTime", "renewTime"] {
             let time = lease["spec"][time].as_str().expect("it is set");
@@ -170,9 +169,7 @@ fn event(release: &Release<'_>, pod: &Value, note: &str) -> Value {
 
 /// The addresses of the pods of the release's nodes.
 pub fn node_addresses(release: &Release<'_>) -> Vec<String> {
-    let path = format!("/api/v1/namespaces/{}/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dnode", release.name);
-    let nodes = release.cluster.list(&path);
-    nodes.iter().map(|node| address(node).to_owned()).collect()
+    release.pods_of("node").iter().map(|node| address(node).to_owned()).collect()
 }
 
 /// The password of the release's nodes.
@@ -207,7 +204,7 @@ fn twins(cluster: &Cluster) {
     let pods = release.pods();
     let uid = |wanted: &str| of_name(&pods, wanted)["metadata"]["uid"].as_str().expect("every pod has one");
     let shows = |pod: &str| {
-        let lease = cluster.get("/apis/coordination.k8s.io/v1/namespaces/c25/leases/twins")?;
+        let lease = release.lease("twins")?;
         let is_so = lease["metadata"]["annotations"]["redleader.dev/pod-uid"] == uid(pod);
         (is_so && lease["spec"]["holderIdentity"] == "twin").then_some(())
     };

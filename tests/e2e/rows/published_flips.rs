@@ -122,8 +122,7 @@ fn ready_is_right(release: &Release<'_>) -> Option<()> {
 /// Nobody else writes this condition, so whatever it has written last is there. Gives how often it wrote.
 fn write_beside(release: &Release<'_>, stop: &AtomicBool) -> u64 {
     let mut written = 0;
-    let paths: Vec<String> =
-        release.pods().iter().map(|pod| format!("/api/v1/namespaces/team-a/pods/{}", name(pod))).collect();
+    let paths: Vec<String> = release.pods().iter().map(|pod| release.pod_path(&name(pod))).collect();
     while !stop.load(Ordering::Relaxed) {
         for path in &paths {
             written += 1;
@@ -215,7 +214,7 @@ fn few_events(release: &Release<'_>, seconds: u64) {
 fn put_right(release: &Release<'_>) {
     const CONDITION: &str = "redleader.dev/leader";
     let leader = release.leader().expect("one leads");
-    let path = format!("/api/v1/namespaces/team-a/pods/{leader}");
+    let path = release.pod_path(&leader);
     let label = |value: Value| {
         let body = json!({"metadata": {"labels": {"redleader.dev/role": value}}}).to_string();
         patch(release, &path, "application/merge-patch+json", &body)

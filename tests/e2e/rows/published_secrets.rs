@@ -58,9 +58,8 @@ fn secrets(cluster: &Cluster) {
     let own = password(&bench.release);
     let passwords = passwords();
     let nodes = eventually("all nodes have an address", LONG, || {
-        let path = "/api/v1/namespaces/c67/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dnode";
         let has_address = |node: &Value| node["status"]["podIP"].is_string();
-        (cluster.list(path).iter().filter(|node| has_address(node)).count() == 3)
+        (bench.release.pods_of("node").iter().filter(|node| has_address(node)).count() == 3)
             .then(|| node_addresses(&bench.release))
     });
     for node in &nodes {
@@ -177,8 +176,7 @@ fn may_have_it(bench: &Bench<'_>, secrets: &[&String]) {
     let words = ["exec", "-n", "c67", "c67-nodes-0", "--", "redis-cli", "--no-auth-warning", "-a", &own];
     let said = cluster.kubectl(&[&words[..], &["CONFIG", "GET", "requirepass"]].concat());
     assert!(!find(&[("node".to_owned(), said)], &[&own]).is_empty(), "the node has its password");
-    let path = "/api/v1/namespaces/c67/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dnode";
-    let nodes: Vec<Heard> = cluster.list(path).iter().flat_map(|pod| processes(&name(pod))).collect();
+    let nodes: Vec<Heard> = bench.release.pods_of("node").iter().flat_map(|pod| processes(&name(pod))).collect();
     let hits = find(&nodes, secrets);
     assert!(hits.is_empty(), "{}", hits.join("\n"));
     let text =

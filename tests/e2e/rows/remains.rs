@@ -28,7 +28,7 @@ fn remains(cluster: &Cluster) {
     release.install();
     for (what, stay) in [("Terminating", terminate as Stay), ("Failed", fail as Stay)] {
         let dead = dies(&release, what, stay);
-        let path = path(&release, &dead);
+        let path = release.pod_path(&dead);
         patch(&release, &path, r#"{"metadata": {"finalizers": null}}"#);
         release.cluster.kubectl(&["delete", "pod", "-n", &release.name, &dead, "--ignore-not-found"]);
         eventually("nothing remains of it", LONG, || release.cluster.get(&path).is_none().then_some(()));
@@ -53,15 +53,11 @@ fn patch(release: &Release<'_>, path: &str, patch: &str) {
     assert_eq!(answer.as_ref().map(|(status, _)| *status), Some(200), "{answer:?}");
 }
 
-fn path(release: &Release<'_>, pod: &str) -> String {
-    format!("/api/v1/namespaces/{}/pods/{pod}", release.name)
-}
-
 fn dies(release: &Release<'_>, what: &str, stay: Stay) -> String {
     let dead = release.settle(3);
     eventually("all that is published is right", LONG, || is_right(release, &dead));
     eventually("the Service has it", LONG, || is_endpoint(release, &dead).then_some(()));
-    let path = path(release, &dead);
+    let path = release.pod_path(&dead);
     patch(release, &path, r#"{"metadata": {"finalizers": ["example.com/stays"]}}"#);
     let pid = process(&dead, "redleader").expect("the leader's process");
     let signal = |signal: &str| {

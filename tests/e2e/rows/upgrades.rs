@@ -80,14 +80,14 @@ fn own_nodes(cluster: &Cluster) {
     // It keeps a pod for as long as an app could take to end: no replica any more, and it could lead.
     finalizers(&release, &next, r#"["example.com/ends"]"#);
     release.cluster.kubectl(&["scale", "-n", "k9-list", "deployment/k9-list", "--replicas=0"]);
-    eventually("one is ending", LONG, || (all_of(&release, "replica").len() == 1).then_some(()));
+    eventually("one is ending", LONG, || (release.pods_of("replica").len() == 1).then_some(()));
     refused(
         &mut release,
         &["nodes.count=2", "allReplicasStopped=true"],
         &["changes by 2", "and 1 more that are ending"],
     );
     finalizers(&release, &next, "null");
-    eventually("all replicas are gone", LONG, || all_of(&release, "replica").is_empty().then_some(()));
+    eventually("all replicas are gone", LONG, || release.pods_of("replica").is_empty().then_some(()));
     let_time_pass("one quarantine: ttl x 1.1", Duration::from_millis(4400));
     taken(&mut release, &["nodes.count=2", "allReplicasStopped=true"]);
     let third = release.settle(3);
@@ -149,13 +149,12 @@ fn taken(release: &mut Release<'_>, values: &[&str]) {
 
 /// Whoever leads does so with one token until its pod is told to end: for how long, in seconds.
 fn leads_until_it_ends(release: &Release<'_>, leader: &str, token: &Value) -> f64 {
-    let path = format!("/api/v1/namespaces/{}/pods/{leader}", release.name);
     let began = boot_ms();
     eventually("the rollout reaches the leader", LONG, || {
         let said = release.leader_json(leader);
         let leads = said.as_ref().is_some_and(|said| leads(said) && said["token"] == *token);
         // Looked at afterwards: it may have been told to end between the two.
-        let ends = release.cluster.get(&path).is_none_or(|pod| !pod["metadata"]["deletionTimestamp"].is_null());
+        let ends = release.pod(leader).is_none_or(|pod| !pod["metadata"]["deletionTimestamp"].is_null());
         assert!(leads || ends, "its leadership has ended before its pod: {said:?}");
         ends.then_some(())
     });
@@ -171,7 +170,7 @@ fn rolled_out(release: &Release<'_>) {
         let is_seen = status["observedGeneration"] == deployment["metadata"]["generation"];
         let is_new = status["updatedReplicas"] == deployment["spec"]["replicas"];
         // Those that are ending are no replicas any more, and may still lead.
-        let are_all = all_of(release, "replica").len() as u64 == deployment["spec"]["replicas"].as_u64()?;
+        let are_all = release.pods_of("replica").len() as u64 == deployment["spec"]["replicas"].as_u64()?;
         (is_seen && is_new && are_all && status["replicas"] == status["updatedReplicas"]).then_some(())
     });
 }
@@ -187,13 +186,8 @@ fn password(release: &Release<'_>) -> String {
 
 /// The nodes' pods, by name and uid.
 fn nodes_of(release: &Release<'_>) -> BTreeMap<String, String> {
-    let nodes = all_of(release, "node");
+    let nodes = release.pods_of("node");
     nodes.iter().map(|pod| (name(pod), pod["metadata"]["uid"].to_string())).collect()
-}
-
-fn all_of(release: &Release<'_>, component: &str) -> Vec<Value> {
-    let selector = format!("labelSelector=app.kubernetes.io%2Fcomponent%3D{component}");
-    release.cluster.list(&format!("/api/v1/namespaces/{}/pods?{selector}", release.name))
 }
 
 /// What Helm's waits make of a way to run replicas.
@@ -285,7 +279,7 @@ fn some_never_end(cluster: &Cluster, way: &Way) {
 /// From nothing, without any wait of Helm's own.
 fn install_waits(release: &Release<'_>) {
     eventually("all pods are gone", LONG, || {
-        [all_of(release, "replica"), all_of(release, "node")].concat().is_empty().then_some(())
+        [release.pods_of("replica"), release.pods_of("node")].concat().is_empty().then_some(())
     });
     release.install();
     assert!(release.leader().is_some(), "{}: helm install has waited for a leader", release.name);
