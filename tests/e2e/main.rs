@@ -7,8 +7,10 @@
 //! * `cluster`: the control plane, its nodes and images, and the way to its API;
 //! * `release`: a release of the chart, and what is done to it;
 //! * `pod`: what a pod says, and what its object says of it;
+//! * `node`: what its nodes are told and asked;
 //! * `bench`: nodes of a release without replicas, and what a row starts beside them;
 //! * `caller`: who calls the Service all the time, and notes who answers;
+//! * `audit`: what was asked of the API server;
 //! * `witness`: who led by the replicas' own logs;
 //! * `poller`: who asks a replica's endpoints all the time;
 //! * `rhythm`: when extends reach the nodes;
@@ -27,9 +29,11 @@
     reason = "a test may panic and print, and nothing here is anyone's API"
 )]
 
+mod audit;
 mod bench;
 mod caller;
 mod cluster;
+mod node;
 mod pod;
 mod poller;
 mod release;

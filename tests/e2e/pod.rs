@@ -2,11 +2,14 @@
 //! and its processes.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::caller::{PATIENCE, get_within};
+use crate::cluster::succeed;
 use crate::release::LONG;
 use crate::support::{samples, sum};
 use crate::wait::eventually;
@@ -128,4 +131,31 @@ pub fn process(pod: &str, program: &str) -> Option<u32> {
         }
     }
     found.into_iter().min().map(|(_, pid)| pid)
+}
+
+/// Waits for it.
+#[track_caller]
+pub fn wait_for_process(pod: &str, program: &str) -> u32 {
+    eventually("the process is there", LONG, || process(pod, program))
+}
+
+/// The process of a pod's redleader, which runs.
+#[track_caller]
+pub fn redleader(pod: &str) -> u32 {
+    process(pod, "redleader").expect("the pod's redleader")
+}
+
+/// Sends a signal to a process that is there.
+#[track_caller]
+pub fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).expect("process ids are small")).expect("not zero");
+    kill_process(pid, signal).expect("the process is there");
+}
+
+/// Asks a redleader to resign, by its control socket: without the API server, and faster than by it.
+pub fn resign(pid: u32, stand_back: &str) {
+    let exe = format!("/proc/{pid}/exe");
+    let mut command = Command::new("nsenter");
+    command.args(["-t", &pid.to_string(), "-n", &exe, "resign", "--for", stand_back]);
+    succeed("resign", command.output().expect("nsenter is there"));
 }

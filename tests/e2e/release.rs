@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::cluster::{Cluster, IMAGE, NODE, WEB, feed, package, succeed};
-use crate::pod::{self, condition, name, process, said, says};
+use crate::pod::{self, address, condition, name, said, says, signal, wait_for_process};
 use crate::wait::{boot_ms, eventually};
 
 /// More than the slowest start of pods on a busy machine.
@@ -131,6 +134,13 @@ impl<'a> Release<'a> {
         eventually("a leader", LONG, || self.leader().filter(|pod| !not.contains(&pod.as_str())))
     }
 
+    /// Has this leader resign, by the API server; waits for the next.
+    #[track_caller]
+    pub fn hand_over(&self, leader: &str) -> String {
+        succeed("resign", self.exec(leader, "redleader", &["/redleader", "resign", "--for", "5s"]));
+        self.next_leader(&[leader])
+    }
+
     /// Waits until there are so many pods and one of them leads, and every one has said something.
     #[track_caller]
     pub fn settle(&self, replicas: usize) -> String {
@@ -140,6 +150,25 @@ impl<'a> Release<'a> {
             let started = running.filter(|pod| said(pod).is_some()).count();
             (pods.len() == replicas && started == replicas).then(|| self.leader()).flatten()
         })
+    }
+
+    /// The password of its nodes.
+    pub fn password(&self) -> String {
+        let path = format!("/api/v1/namespaces/{0}/secrets/{0}-nodes", self.name);
+        let secret = self.cluster.get(&path).unwrap_or_else(|| panic!("{path} is not there"));
+        let password = STANDARD.decode(secret["data"]["password"].as_str().expect("a password")).expect("base64");
+        String::from_utf8(password).expect("it is text")
+    }
+
+    /// The addresses of the pods of its nodes.
+    pub fn node_addresses(&self) -> Vec<String> {
+        self.pods_of("node").iter().map(|node| address(node).to_owned()).collect()
+    }
+
+    /// How many of them are Ready.
+    pub fn nodes_ready(&self) -> u64 {
+        let path = format!("/apis/apps/v1/namespaces/{0}/statefulsets/{0}-nodes", self.name);
+        self.cluster.get(&path).and_then(|set| set["status"]["readyReplicas"].as_u64()).unwrap_or(0)
     }
 
     /// The address of the release's Service, as every pod and node of the cluster calls it.
@@ -163,21 +192,13 @@ impl<'a> Release<'a> {
     /// Kills the process of a pod's container that runs this program; when it was dead, on the boot clock.
     #[track_caller]
     pub fn kill(&self, pod: &str, program: &str) -> u64 {
-        let pid = self.signal("-9", pod, program);
+        let pid = wait_for_process(pod, program);
+        signal(pid, Signal::KILL);
         let is_dead = || {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             (status.is_empty() || status.contains("State:\tZ")).then(boot_ms)
         };
         eventually("a killed process is dead", LONG, is_dead)
-    }
-
-    /// Sends a signal to the process of a pod's container that runs this program; which one that is.
-    #[track_caller]
-    pub fn signal(&self, signal: &str, pod: &str, program: &str) -> u32 {
-        let pid = eventually("the process is there", LONG, || process(pod, program));
-        let output = std::process::Command::new("kill").args([signal, &pid.to_string()]).output();
-        succeed("kill", output.expect("kill is there"));
-        pid
     }
 
     /// Asks once to evict a pod, as `kubectl drain` does: the status of the answer.

@@ -8,12 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use crate::figures::percentile;
-use crate::pod::{address, name, process};
+use crate::pod::{address, name, redleader};
 use crate::release::Release;
 use crate::wait::{boot_ms, let_time_pass};
 
@@ -29,10 +27,7 @@ pub struct Rhythm {
 impl Rhythm {
     /// Notes what this pod asks of the release's nodes from now on.
     pub fn of(release: &Release<'_>, pod: &Value) -> Self {
-        let path = format!("/api/v1/namespaces/{}/secrets/{0}-nodes", release.name);
-        let secret = release.cluster.get(&path).unwrap_or_else(|| panic!("{path} is not there"));
-        let password = STANDARD.decode(secret["data"]["password"].as_str().expect("a password")).expect("base64");
-        let password = String::from_utf8(password).expect("it is text");
+        let password = release.password();
         let from = format!(" {}:", address(pod));
         let redis = |node: &Value| format!("{}:6379", address(node));
         let nodes = release.pods_of("node").iter().map(|node| monitor(&redis(node), &password, from.clone())).collect();
@@ -90,7 +85,7 @@ struct Queue {
 
 impl Queue {
     fn of(pod: &str) -> Self {
-        let pid = process(pod, "redleader").expect("the pod's process");
+        let pid = redleader(pod);
         let threads =
             std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten().map(|task| task.path());
         let is_election =

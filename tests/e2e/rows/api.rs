@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::caller::Caller;
-use crate::cluster::{Cluster, seconds_since, succeed};
+use crate::cluster::{Cluster, seconds_since};
 use crate::figures::{figure, setting};
-use crate::pod::{condition, failed_extends, leads_by, name, next_of, of_name, process, says};
+use crate::pod::{condition, failed_extends, leads_by, name, next_of, of_name, redleader, resign, says};
 use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
 use crate::wait::{boot_ms, eventually, stays_true};
@@ -47,7 +47,7 @@ fn stopped(cluster: &Cluster) {
         "K3 API server stopped",
         &format!("{} s, one leadership, longest silence {} ms", away().as_secs(), seen.gap()),
     );
-    resign(&leader);
+    resign(redleader(&leader), STAND_BACK);
     let next = next_of(&pods, &[&leader]);
     drop(outage);
     eventually("the API server is back", LONG, || cluster.get("/api/v1/nodes"));
@@ -77,6 +77,9 @@ impl Drop for Outage<'_> {
 pub const PUBLISHED: [&str; 5] =
     ["mode=label", "app.port=8080", "publish.condition=true", "publish.events=true", "publish.lease=who-leads"];
 
+/// How long one stands back that resigned: longer than anybody takes to win.
+pub const STAND_BACK: &str = "20s";
+
 pub fn tell(what: &str, back: u64) {
     let took = seconds_since(back);
     figure(&format!("K3 {what}"), &format!("label, condition and Lease right {took:.1} s after it"));
@@ -99,13 +102,4 @@ pub fn is_right(release: &Release<'_>, leader: &str) -> Option<()> {
     };
     let lease = release.lease("who-leads")?;
     (pods.iter().all(pod_is_right) && lease["spec"]["holderIdentity"] == leader).then_some(())
-}
-
-/// Asks a pod's redleader to resign, by its control socket, without the API server.
-pub fn resign(pod: &str) {
-    let pid = process(pod, "redleader").expect("the leader's process");
-    let exe = format!("/proc/{pid}/exe");
-    let mut command = std::process::Command::new("nsenter");
-    command.args(["-t", &pid.to_string(), "-n", &exe, "resign", "--for", "20s"]);
-    succeed("resign", command.output().expect("nsenter is there"));
 }

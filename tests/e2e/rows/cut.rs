@@ -7,11 +7,11 @@ use serde_json::Value;
 use crate::caller::Caller;
 use crate::cluster::{Cluster, seconds_since};
 use crate::figures::{figure, setting};
-use crate::pod::{address, condition, get, leading, name, next_of, of_name, pending, process};
+use crate::pod::{address, condition, get, leading, name, next_of, of_name, pending, redleader, resign};
 use crate::poller::{Poller, Reply};
 use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
-use crate::rows::api::{PUBLISHED, is_right, label, resign, tell};
+use crate::rows::api::{PUBLISHED, STAND_BACK, is_right, label, tell};
 use crate::wait::{boot_ms, eventually, stays_true};
 use crate::wall::Wall;
 
@@ -48,7 +48,7 @@ fn cut_alone(cluster: &Cluster) {
     let wall = Wall::around(address(cut_pod));
     let pollers: Vec<Poller> = pods.iter().map(|pod| Poller::start(pod, "/routez")).collect();
     let (caller, began) = (Caller::start(&release.service()), boot_ms());
-    resign(&cut);
+    resign(redleader(&cut), STAND_BACK);
     let mut routed = Routed::default();
     let next = eventually("another leads", LONG, || {
         routed.look(&release);
@@ -156,7 +156,7 @@ fn leave_while_cut(cluster: &Cluster) {
     let cut = release.settle(3);
     eventually("all that is published is right", LONG, || is_right(&release, &cut));
     let pods = release.pods();
-    let pid = process(&cut, "redleader").expect("the leader's process");
+    let pid = redleader(&cut);
     let wall = Wall::around(address(of_name(&pods, &cut)));
     let poller = Poller::start(of_name(&pods, &cut), "/readyz");
     release.cluster.kubectl(&["delete", "pod", "-n", &release.name, &cut, "--wait=false"]);

@@ -58,8 +58,7 @@ fn only_the_release(cluster: &Cluster) {
     });
     let second = release.settle(2);
     holds(&release, false);
-    succeed("resign", release.exec(&second, "redleader", &["/redleader", "resign", "--for", "5s"]));
-    release.next_leader(&[&second]);
+    release.hand_over(&second);
     release.uninstall();
     cluster.kubectl(&["delete", "pod", "-n", &release.name, "stranger", "scraper", "--wait=false"]);
     cluster.part("stop", "policies");

@@ -29,11 +29,6 @@ fn scale(release: &Release<'_>, count: u32) {
     release.cluster.kubectl(&["scale", "-n", &release.name, &set, &format!("--replicas={count}")]);
 }
 
-pub fn nodes_ready(release: &Release<'_>) -> u64 {
-    let path = format!("/apis/apps/v1/namespaces/{0}/statefulsets/{0}-nodes", release.name);
-    release.cluster.get(&path).and_then(|set| set["status"]["readyReplicas"].as_u64()).unwrap_or(0)
-}
-
 fn all_down(cluster: &Cluster) {
     let release = Release::new(cluster, "k4-down", &["app.port=8080"]);
     release.install();
@@ -45,7 +40,7 @@ fn all_down(cluster: &Cluster) {
         release.ready().is_empty() && release.restarts() == restarts
     });
     scale(&release, 3);
-    eventually("the nodes are Ready", LONG, || (nodes_ready(&release) == 3).then_some(()));
+    eventually("the nodes are Ready", LONG, || (release.nodes_ready() == 3).then_some(()));
     let began = boot_ms();
     eventually("somebody leads", LONG, || release.leader());
     let took = seconds_since(began);
@@ -80,6 +75,6 @@ fn stays_until_rolled(release: &Release<'_>, before: &[String], leader: &str) {
         let said = release.leader_json(leader);
         assert!(said.as_ref().is_some_and(leads), "{said:?}");
         let now = uids(release);
-        (now.len() == 3 && nodes_ready(release) == 3 && now.iter().all(|uid| !before.contains(uid))).then_some(())
+        (now.len() == 3 && release.nodes_ready() == 3 && now.iter().all(|uid| !before.contains(uid))).then_some(())
     });
 }

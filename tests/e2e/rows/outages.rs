@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::audit::{audited, what};
 use crate::cluster::{Cluster, seconds_since};
 use crate::figures::figure;
-use crate::pod::{address, failed_extends, leads_by, metric, name, next_of, of_name, pending, token};
+use crate::pod::{
+    address, failed_extends, leads_by, metric, name, next_of, of_name, pending, redleader, resign, token,
+};
 use crate::poller::Poller;
 use crate::release::{LONG, Release};
 use crate::rhythm::{Distances, Rhythm};
 use crate::row::{Row, Stage};
-use crate::rows::api::{PUBLISHED, is_right, label, resign, tell};
-use crate::rows::rights::{audited, what};
+use crate::rows::api::{PUBLISHED, STAND_BACK, is_right, label, tell};
 use crate::wait::{boot_ms, eventually, stays_true};
 use crate::wall::Wall;
 use crate::way::{Way, Weather};
@@ -75,7 +77,7 @@ fn slow(cluster: &Cluster) {
     eventually("the label is put right by a slow API server too", LONG, || {
         (label(&release, &leader) == "leader").then_some(())
     });
-    resign(&leader);
+    resign(redleader(&leader), STAND_BACK);
     let next = next_of(&pods, &[&leader]);
     unlabel(&release, &all);
     way.set(Weather::Fair);
@@ -174,9 +176,9 @@ fn weather(cluster: &Cluster) {
     let version = cluster.get(&release.pods_path("replica")).expect("pods")["metadata"]["resourceVersion"].clone();
     way.set(WEATHERS[0].0);
     let before = audited(cluster, &release.name, &release.name).len();
-    resign(&first);
+    resign(redleader(&first), STAND_BACK);
     let second = next_of(&pods, &[&first]);
-    resign(&second);
+    resign(redleader(&second), STAND_BACK);
     let leader = next_of(&pods, &[&first, &second]);
 
     lead_through(&release, &way, (of_name(&pods, &first), of_name(&pods, &leader)), &steady);
@@ -284,7 +286,7 @@ fn dead_flow(cluster: &Cluster) {
     let walls: Vec<(Wall, usize)> = pods.iter().map(|pod| Wall::across_open_flows(address(pod))).collect();
     let flows: Vec<usize> = walls.iter().map(|(_, flows)| *flows).collect();
     assert!(flows.iter().all(|flows| *flows > 0), "every replica watches its pod: {flows:?}");
-    resign(&first);
+    resign(redleader(&first), STAND_BACK);
     let next = next_of(&pods, &[&first]);
     let won = boot_ms();
     eventually("its label is right", LONG, || (label(&release, &next) == "leader").then_some(()));

@@ -2,15 +2,16 @@
 
 use std::thread;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, seconds_since, succeed};
+use crate::audit::{asked, denied};
+use crate::cluster::{Cluster, seconds_since};
 use crate::figures::figure;
-use crate::pod::{condition, name};
+use crate::pod::{condition, name, signal, wait_for_process};
 use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
 use crate::rows::api::is_right;
-use crate::rows::rights::asked;
 use crate::wait::{boot_ms, eventually};
 
 pub const ROWS: &[Row] = &[
@@ -69,11 +70,10 @@ fn under_policy<'a>(cluster: &'a Cluster, name: &str, mode: &[&str]) -> Release<
     let first = release.settle(3);
     is_active(&release, &first);
     eventually("all that is published is right", LONG, || all_is_right(&release, &first));
-    succeed("resign", release.exec(&first, "redleader", &["/redleader", "resign", "--for", "5s"]));
-    let second = release.next_leader(&[&first]);
+    let second = release.hand_over(&first);
     eventually("all that is published is right", LONG, || all_is_right(&release, &second));
     // A leader that stands still for longer than the ttl is displaced, and cannot take back what it said.
-    release.signal("-STOP", &second, "redleader");
+    signal(wait_for_process(&second, "redleader"), Signal::STOP);
     let third = release.next_leader(&[&second]);
     let began = boot_ms();
     eventually("the successor clears what it said", LONG, || all_is_right(&release, &third));
@@ -81,7 +81,7 @@ fn under_policy<'a>(cluster: &'a Cluster, name: &str, mode: &[&str]) -> Release<
         &format!("{name} successor"),
         &format!("all of its predecessor cleared after {:.1} s", seconds_since(began)),
     );
-    release.signal("-CONT", &second, "redleader");
+    signal(wait_for_process(&second, "redleader"), Signal::CONT);
     let requests = asked(cluster, name, name);
     let without_right: Vec<_> = requests.iter().filter(|(_, code)| matches!(code, 401 | 403)).collect();
     assert!(without_right.is_empty(), "{name}: {without_right:?}");
@@ -90,14 +90,6 @@ fn under_policy<'a>(cluster: &'a Cluster, name: &str, mode: &[&str]) -> Release<
     figure(&format!("{name} requests"), &format!("{changes} changes of pods in 3 leaderships, none refused"));
     assert!(changes >= 9, "{requests:?}");
     release
-}
-
-/// Requests of the account that its policy denied, by the audit log. A change whose own conditions do not hold any more
-/// has the same status, and is none of them.
-fn denied(release: &Release<'_>, query: &str) -> Vec<String> {
-    let log = std::fs::read_to_string(release.cluster.root().join("audit.log")).expect("the API server writes it");
-    let words = [&format!("ValidatingAdmissionPolicy 'redleader-{0}.{0}'", release.name), "denied request", query];
-    log.lines().filter(|line| words.iter().all(|word| line.contains(*word))).map(str::to_owned).collect()
 }
 
 /// A policy takes effect a moment after it is there. What the API server's own check of its types says is nothing.
@@ -308,12 +300,12 @@ fn one_at_a_time(cluster: &Cluster) {
     let leader = release.settle(2);
     allows(&release, 1);
     let standby = release.pods().iter().map(name).find(|pod| *pod != leader).expect("two replicas");
-    release.signal("-STOP", &standby, "redleader");
+    signal(wait_for_process(&standby, "redleader"), Signal::STOP);
     eventually("the standby is not Ready", LONG, || (release.ready() == [leader.clone()]).then_some(()));
     allows(&release, 0);
     assert_eq!(release.evict(&leader), 429, "the only Ready pod");
     assert_eq!(release.evict(&standby), 201, "a pod that is not Ready anyway");
-    release.signal("-CONT", &standby, "redleader");
+    signal(wait_for_process(&standby, "redleader"), Signal::CONT);
     let began = boot_ms();
     allows(&release, 1);
     assert_eq!(release.evict(&leader), 201, "the leader");

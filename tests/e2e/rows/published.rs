@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::audit::asked;
 use crate::bench::{Bench, line_with, log, remove};
-use crate::cluster::{Cluster, feed, succeed};
+use crate::cluster::Cluster;
 use crate::figures::figure;
-use crate::pod::{address, leads, metric, name, next_of, of_name, process, said, says, token};
+use crate::node::{ask, tell};
+use crate::pod::{leads, metric, name, next_of, of_name, redleader, said, says, signal, token};
 use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
-use crate::rows::rights::asked;
 use crate::wait::{boot_ms, eventually, let_time_pass, stays_true};
 
 pub const ROWS: &[Row] = &[
@@ -74,7 +76,7 @@ fn whole_seconds(cluster: &Cluster) {
 
 /// Dates back since when nodes have known a lock (docs/protocol.md, rule 2), once a majority has met it.
 fn known_for_long(release: &Release<'_>, state: &str) {
-    let (password, nodes) = (password(release), node_addresses(release));
+    let (password, nodes) = (release.password(), release.node_addresses());
     let has_met = |node: &&String| ask(node, &password, &format!("HEXISTS {state} born")).trim() == "1";
     let met = eventually("a majority has met the lock", LONG, || {
         let met: Vec<&String> = nodes.iter().filter(has_met).collect();
@@ -83,12 +85,6 @@ fn known_for_long(release: &Release<'_>, state: &str) {
     for node in met {
         assert_eq!(ask(node, &password, &format!("HSET {state} born 1")).trim(), "0", "the field was there");
     }
-}
-
-fn signal(pod: &str, signal: &str) {
-    let pid = process(pod, "redleader").expect("the pod's process");
-    let output = std::process::Command::new("kill").args([signal, &pid.to_string()]).output();
-    succeed("kill", output.expect("kill is there"));
 }
 
 /// What the two rows below have in common.
@@ -101,10 +97,10 @@ fn losses(cluster: &Cluster) {
     let paused = release.settle(2);
     let pods = release.pods();
     let first = token(of_name(&pods, &paused)).expect("it leads");
-    signal(&paused, "-STOP");
+    signal(redleader(&paused), Signal::STOP);
     let_time_pass("the leadership expires while its process stands still", TTL + Duration::from_secs(2));
     let other = next_of(&pods, &[&paused]);
-    signal(&paused, "-CONT");
+    signal(redleader(&paused), Signal::CONT);
     let expired = event(
         &release,
         of_name(&pods, &paused),
@@ -122,12 +118,11 @@ fn losses(cluster: &Cluster) {
 }
 
 fn taken_by_another(release: &Release<'_>, leader: &Value, token: &Value) {
-    let nodes = node_addresses(release);
-    let password = password(release);
+    let (password, nodes) = (release.password(), release.node_addresses());
     let deadline = said(leader).expect("it leads")["validUntilBootMs"].as_u64().expect("it leads");
     let began = boot_ms();
     for node in &nodes[..2] {
-        redis(node, &password, "SET redleader:c3/c3 somebody-else PX 3000\n");
+        tell(node, &password, "SET redleader:c3/c3 somebody-else PX 3000\n");
     }
     let set = boot_ms();
     eventually("leadership ends", LONG, || said(leader).filter(|said| said["leading"] == false));
@@ -167,33 +162,6 @@ fn event(release: &Release<'_>, pod: &Value, note: &str) -> Value {
     })
 }
 
-/// The addresses of the pods of the release's nodes.
-pub fn node_addresses(release: &Release<'_>) -> Vec<String> {
-    release.pods_of("node").iter().map(|node| address(node).to_owned()).collect()
-}
-
-/// The password of the release's nodes.
-pub fn password(release: &Release<'_>) -> String {
-    let template = "jsonpath={.data.password}";
-    let secret = format!("{}-nodes", release.name);
-    let encoded = release.cluster.kubectl(&["get", "secret", "-n", &release.name, &secret, "-o", template]);
-    let decoded = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, encoded.trim());
-    String::from_utf8(decoded.expect("base64")).expect("text")
-}
-
-/// What a node answers; one command a line.
-fn ask(node: &str, password: &str, commands: &str) -> String {
-    let mut command = std::process::Command::new("redis-cli");
-    command.args(["-h", node]).env("REDISCLI_AUTH", password);
-    succeed("redis-cli", feed(&mut command, commands))
-}
-
-/// Says this to a node, which has to agree; one command a line.
-pub fn redis(node: &str, password: &str, commands: &str) {
-    let said = ask(node, password, commands);
-    assert!(said.lines().all(|line| line == "OK"), "{said}");
-}
-
 /// Two pods with one name for themselves.
 fn twins(cluster: &Cluster) {
     let identity = ["extraEnv[0].name=REDLEADER_IDENTITY", "extraEnv[0].value=twin"];
@@ -212,13 +180,13 @@ fn twins(cluster: &Cluster) {
     stays_true("only one of them leads", TTL, || {
         pods.iter().filter(|pod| says(pod).is_some_and(|said| leads(&said))).count() == 1
     });
-    signal(&first, "-STOP");
+    signal(redleader(&first), Signal::STOP);
     let second = next_of(&pods, &[&first]);
     eventually("the Lease names the other", LONG, || shows(&second));
     let warning = eventually("it is warned about", LONG, || {
         line_with(&log(&release, &second, "redleader"), &["identities are not unique"])
     });
-    signal(&first, "-CONT");
+    signal(redleader(&first), Signal::CONT);
     let line: Value = serde_json::from_str(&warning).expect("a log line is JSON");
     assert_eq!(line["level"], "WARN", "{line}");
     eventually("the first knows that it does not lead", LONG, || {

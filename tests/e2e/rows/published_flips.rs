@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::bench::{line_with, log, remove};
-use crate::cluster::{Cluster, seconds_since, succeed};
+use crate::cluster::{Cluster, seconds_since};
 use crate::figures::{figure, setting};
-use crate::pod::{condition, leading, name, of_name, process, token};
+use crate::pod::{condition, leading, name, of_name, redleader, resign, token};
 use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
 use crate::wait::{boot_ms, eventually, let_time_pass};
@@ -70,7 +70,7 @@ fn two_writers(cluster: &Cluster) {
 fn flip(release: &Release<'_>) {
     let began = boot_ms();
     let pods = release.pods();
-    let processes = pods.iter().map(|pod| (name(pod), process(&name(pod), "redleader").expect("its process")));
+    let processes = pods.iter().map(|pod| (name(pod), redleader(&name(pod))));
     let processes: BTreeMap<String, u32> = processes.collect();
     let mut seen = 0;
     for _ in 0..hand_overs() {
@@ -246,12 +246,4 @@ fn role_is_only_there(release: &Release<'_>) {
     let all = release.cluster.list("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings");
     let account = |binding: &Value| binding["subjects"].to_string().contains("\"team-a\"");
     assert!(!all.iter().any(account), "a right beyond the namespace");
-}
-
-/// Asks a redleader to resign, by its control socket: faster than by the API server.
-fn resign(pid: u32, stand_back: &str) {
-    let exe = format!("/proc/{pid}/exe");
-    let mut command = std::process::Command::new("nsenter");
-    command.args(["-t", &pid.to_string(), "-n", &exe, "resign", "--for", stand_back]);
-    succeed("resign", command.output().expect("nsenter is there"));
 }

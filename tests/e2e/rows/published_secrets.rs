@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use crate::bench::{Bench, line_with};
 use crate::cluster::{Cluster, succeed};
 use crate::figures::figure;
+use crate::node::tell;
 use crate::pod::{self, get, name, said};
 use crate::release::{LONG, chart, render};
 use crate::row::{Row, Stage};
-use crate::rows::published::{node_addresses, password, redis};
 use crate::wait::{eventually, stays_true};
 
 pub const ROWS: &[Row] = &[Row {
@@ -55,16 +55,16 @@ const WRAPPED: [&str; 2] = ["wrap.enabled=true", "app.command={/web}"];
 
 fn secrets(cluster: &Cluster) {
     let bench = Bench::new(cluster, "c67", &[]);
-    let own = password(&bench.release);
+    let own = bench.release.password();
     let passwords = passwords();
     let nodes = eventually("all nodes have an address", LONG, || {
         let has_address = |node: &Value| node["status"]["podIP"].is_string();
         (bench.release.pods_of("node").iter().filter(|node| has_address(node)).count() == 3)
-            .then(|| node_addresses(&bench.release))
+            .then(|| bench.release.node_addresses())
     });
     for node in &nodes {
         eventually("the node answers", LONG, || TcpStream::connect((node.as_str(), 6379)).ok());
-        redis(node, &own, &users(&passwords));
+        tell(node, &own, &users(&passwords));
     }
     for (number, password) in passwords.iter().chain([&WRONG.to_owned()]).enumerate() {
         let instance = format!("p{number}");
@@ -172,7 +172,7 @@ fn may_have_it(bench: &Bench<'_>, secrets: &[&String]) {
     for secret in secrets {
         assert!(!find(&kept, &[secret]).is_empty(), "the search does not find {secret} in its Secret");
     }
-    let own = password(&bench.release);
+    let own = bench.release.password();
     let words = ["exec", "-n", "c67", "c67-nodes-0", "--", "redis-cli", "--no-auth-warning", "-a", &own];
     let said = cluster.kubectl(&[&words[..], &["CONFIG", "GET", "requirepass"]].concat());
     assert!(!find(&[("node".to_owned(), said)], &[&own]).is_empty(), "the node has its password");

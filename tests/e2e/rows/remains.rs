@@ -1,12 +1,11 @@
 //! A leader that is dead and whose pod is still there, labelled as the leader: nobody waits for it to go away.
 
-use std::process::Command;
-
+use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::cluster::{Cluster, seconds_since, succeed};
+use crate::cluster::{Cluster, seconds_since};
 use crate::figures::figure;
-use crate::pod::{process, said};
+use crate::pod::{process, redleader, said, signal};
 use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
 use crate::rows::api::{PUBLISHED, is_right};
@@ -59,17 +58,14 @@ fn dies(release: &Release<'_>, what: &str, stay: Stay) -> String {
     eventually("the Service has it", LONG, || is_endpoint(release, &dead).then_some(()));
     let path = release.pod_path(&dead);
     patch(release, &path, r#"{"metadata": {"finalizers": ["example.com/stays"]}}"#);
-    let pid = process(&dead, "redleader").expect("the leader's process");
-    let signal = |signal: &str| {
-        succeed("kill", Command::new("kill").args([signal, &pid.to_string()]).output().expect("kill is there"));
-    };
+    let pid = redleader(&dead);
     // Killed sooner it would be started again, and later it would have stepped down: the app is ended before it is told.
-    signal("-STOP");
+    signal(pid, Signal::STOP);
     // What is stopped extends no more: for the others it is dead from here on.
     let killed = boot_ms();
     stay(release, &path);
     eventually("the kubelet ends the pod", LONG, || process(&dead, "web").is_none().then_some(()));
-    signal("-9");
+    signal(pid, Signal::KILL);
     let mut unrouted = false;
     let mut gone = None;
     let mut look = |found: Option<String>| {

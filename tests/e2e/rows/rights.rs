@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::audit::{asked, word};
 use crate::cluster::{Cluster, IMAGE, feed, succeed};
 use crate::figures::{figure, setting};
-use crate::pod::{self, name, process, said};
+use crate::pod::{self, name, redleader, said, signal};
 use crate::release::{LONG, Release, chart, render};
 use crate::row::{Row, Stage};
 use crate::rows::api::is_right;
@@ -31,33 +33,6 @@ pub const ROWS: &[Row] = &[
 /// A verb and what it was done to: `patch pods/status`.
 type Asked = BTreeSet<String>;
 
-/// Every request of a service account, by its audit log: what, and how it was answered.
-pub fn asked(cluster: &Cluster, namespace: &str, account: &str) -> Vec<(String, u64)> {
-    let requests = audited(cluster, namespace, account);
-    requests.iter().map(|line| (what(line), line["responseStatus"]["code"].as_u64().unwrap_or_default())).collect()
-}
-
-/// The lines of the audit log about a service account.
-pub fn audited(cluster: &Cluster, namespace: &str, account: &str) -> Vec<Value> {
-    let user = format!("system:serviceaccount:{namespace}:{account}");
-    let log = std::fs::read_to_string(cluster.root().join("audit.log")).unwrap_or_default();
-    let lines = log.lines().filter(|line| line.contains(&user)).filter_map(|line| serde_json::from_str(line).ok());
-    // A watch is told at its beginning and at its end.
-    let is_again = |line: &Value| line["verb"] == "watch" && line["stage"] == "ResponseComplete";
-    lines.filter(|line: &Value| line["user"]["username"] == user.as_str() && !is_again(line)).collect()
-}
-
-/// `patch pods/status`, of a line of the audit log.
-pub fn what(line: &Value) -> String {
-    let object = &line["objectRef"];
-    let what = format!("{} {}", word(&line["verb"]), word(&object["resource"]));
-    if object["subresource"].is_null() { what } else { format!("{what}/{}", word(&object["subresource"])) }
-}
-
-fn word(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
 fn exactly_the_rights(cluster: &Cluster) {
     let nodes = Release::new(cluster, "k6", &["replicas=0"]);
     nodes.install();
@@ -69,11 +44,11 @@ fn exactly_the_rights(cluster: &Cluster) {
     }
     let leaders: Vec<Value> = combinations.iter().map(|of| leader(cluster, of, "")).collect();
     // Leaders that stand still for longer than the ttl are displaced, and there is a predecessor to be cleared.
-    signal(&leaders, "-STOP");
+    leaders.iter().for_each(|pod| signal(redleader(&name(pod)), Signal::STOP));
     for (combination, before) in combinations.iter().zip(&leaders) {
         leader(cluster, combination, &name(before));
     }
-    signal(&leaders, "-CONT");
+    leaders.iter().for_each(|pod| signal(redleader(&name(pod)), Signal::CONT));
     let mut faults = Vec::new();
     for combination in &combinations {
         eventually_no_fault(cluster, combination, &mut faults);
@@ -89,14 +64,6 @@ fn exactly_the_rights(cluster: &Cluster) {
         "K6 rights",
         "16 combinations: nothing refused, no right idle, no Role and no token where nothing is published",
     );
-}
-
-fn signal(pods: &[Value], signal: &str) {
-    for pod in pods {
-        let pid = process(&name(pod), "redleader").expect("the leader's process");
-        let output = std::process::Command::new("kill").args([signal, &pid.to_string()]).output();
-        succeed("kill", output.expect("kill is there"));
-    }
 }
 
 /// The values of a combination: one bit for each thing that is published.
@@ -205,9 +172,7 @@ fn requests(cluster: &Cluster) {
     let before = asked(cluster, "k5", "k5").len();
     let_time_pass("a steady state", watched());
     let steady = asked(cluster, "k5", "k5").len() - before;
-    let output = release.exec(&leader, "redleader", &["/redleader", "resign", "--for", "5s"]);
-    succeed("resign", output);
-    let next = release.next_leader(&[&leader]);
+    let next = release.hand_over(&leader);
     eventually("all that is published is right again", LONG, || is_right(&release, &next));
     let_time_pass("what else publishers tell", Duration::from_secs(5));
     let transition = &asked(cluster, "k5", "k5")[before + steady..];

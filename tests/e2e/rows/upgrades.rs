@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, IMAGE, seconds_since, succeed};
 use crate::figures::figure;
-use crate::pod::{leads, name, process, said};
+use crate::pod::{leads, name, redleader, said};
 use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
 use crate::wait::{boot_ms, eventually, let_time_pass};
@@ -47,7 +47,8 @@ fn own_nodes(cluster: &Cluster) {
     release.install();
     let leader = release.settle(3);
     let token = release.leader_json(&leader).expect("it leads")["token"].clone();
-    let (kept, nodes) = (password(&release), nodes_of(&release));
+    let (kept, nodes) = (release.password(), nodes_of(&release));
+    assert_eq!(kept.len(), 32, "of characters");
     refused(&mut release, &["nodes.count=5"], &["changes by 2 (+k9-list-node-3:6379/0 +k9-list-node-4:6379/0)", STEPS]);
     refused(&mut release, &["nodes.count=1"], &["changes by 2 (-k9-list-node-1:6379/0 -k9-list-node-2:6379/0)", STEPS]);
     let stopped = ["nodes.count=5", "allReplicasStopped=true"];
@@ -93,7 +94,7 @@ fn own_nodes(cluster: &Cluster) {
     let third = release.settle(3);
     let last = release.leader_json(&third).expect("it leads");
     assert!(last["token"].as_u64() > said["token"].as_u64(), "{last}");
-    assert_eq!(password(&release), kept, "an upgrade keeps the password");
+    assert_eq!(release.password(), kept, "an upgrade keeps the password");
     release.uninstall();
 }
 
@@ -173,15 +174,6 @@ fn rolled_out(release: &Release<'_>) {
         let are_all = release.pods_of("replica").len() as u64 == deployment["spec"]["replicas"].as_u64()?;
         (is_seen && is_new && are_all && status["replicas"] == status["updatedReplicas"]).then_some(())
     });
-}
-
-/// The nodes' password as the Secret has it.
-fn password(release: &Release<'_>) -> String {
-    let path = format!("/api/v1/namespaces/{0}/secrets/{0}-nodes", release.name);
-    let secret = release.cluster.get(&path).expect("the chart makes one");
-    let password = secret["data"]["password"].as_str().unwrap_or_default().to_owned();
-    assert!(password.len() > 40, "32 characters in base64");
-    password
 }
 
 /// The nodes' pods, by name and uid.
@@ -355,7 +347,7 @@ fn starts_with_numbers(cluster: &Cluster, release: &str, flags: &[&str]) {
     assert_eq!(pod["spec"]["terminationGracePeriodSeconds"], 1_000_000);
     let image = pod["spec"]["initContainers"][0]["image"].as_str().or(pod["spec"]["containers"][0]["image"].as_str());
     assert!(image.is_some_and(|image| image.ends_with(":20161216")), "{image:?}");
-    let pid = process(&name(&pod), "redleader").expect("it runs");
+    let pid = redleader(&name(&pod));
     let environment = std::fs::read(format!("/proc/{pid}/environ")).expect("it runs");
     let has = |variable: &str| environment.split(|byte| *byte == 0).any(|known| known == variable.as_bytes());
     for variable in ["REDLEADER_TTL=1500000ms", "REDLEADER_MAX_FAILED_EXTENDS=8388608"] {
