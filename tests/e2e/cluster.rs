@@ -25,6 +25,10 @@ pub const WEB_2: &str = "localhost/web:2";
 /// A redis-server of this machine with a shell, for the chart's own nodes.
 pub const NODE: &str = "localhost/node:1";
 
+/// Who asks: one header, `Authorization: Bearer TOKEN` or `Impersonate-User: NAME`. One that says nothing of it is the
+/// admin's.
+pub const ADMIN: &str = "Accept: */*";
+
 /// A cluster that runs.
 pub struct Cluster {
     root: PathBuf,
@@ -99,7 +103,7 @@ impl Cluster {
 
     /// GET of a path of the API; None if there is no such object, or no API.
     pub fn get(&self, path: &str) -> Option<Value> {
-        let (status, body) = self.request("GET", path, "", "")?;
+        let (status, body) = self.request("GET", path, "")?;
         (status == 200).then(|| serde_json::from_str(&body).ok()).flatten()
     }
 
@@ -109,13 +113,25 @@ impl Cluster {
     }
 
     /// Any request: status and body; None if nobody answers.
-    pub fn request(&self, method: &str, path: &str, kind: &str, body: &str) -> Option<(u16, String)> {
-        let kind = if kind.is_empty() { "application/json" } else { kind };
-        self.request_as("Accept: */*", method, path, kind, body)
+    pub fn request(&self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
+        self.send(ADMIN, method, path, "application/json", body)
     }
 
-    /// The same with one more header: `Authorization: Bearer TOKEN`, or `Impersonate-User: NAME`.
-    pub fn request_as(&self, who: &str, method: &str, path: &str, kind: &str, body: &str) -> Option<(u16, String)> {
+    /// Merges this into an object; gives the object as it has become.
+    #[track_caller]
+    pub fn patch(&self, path: &str, patch: &Value) -> Value {
+        self.patch_as(ADMIN, path, patch).unwrap_or_else(|why| panic!("{path}: {why}"))
+    }
+
+    /// The same as somebody else, if the API server takes it; else why not.
+    #[track_caller]
+    pub fn patch_as(&self, who: &str, path: &str, patch: &Value) -> Result<Value, String> {
+        let kind = "application/strategic-merge-patch+json";
+        let (status, body) = self.send(who, "PATCH", path, kind, &patch.to_string()).expect("the API server answers");
+        if status == 200 { Ok(serde_json::from_str(&body).expect("an object")) } else { Err(body) }
+    }
+
+    fn send(&self, who: &str, method: &str, path: &str, kind: &str, body: &str) -> Option<(u16, String)> {
         let head = format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\n{who}\r\nContent-Type: {kind}\r\n");
         let request = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
         exchange(&format!("127.0.0.1:{}", self.port), Duration::from_secs(20), &request)

@@ -14,6 +14,11 @@ use crate::release::LONG;
 use crate::support::{samples, sum};
 use crate::wait::eventually;
 
+/// The label that says whether a pod leads.
+pub const ROLE: &str = "redleader.dev/role";
+/// The condition that says it.
+pub const LEADER: &str = "redleader.dev/leader";
+
 /// No machine is so busy that a pod that lives answers later.
 const LATE: Duration = Duration::from_secs(5);
 
@@ -27,10 +32,25 @@ pub fn of_name<'a>(pods: &'a [Value], wanted: &str) -> &'a Value {
     pods.iter().find(|pod| name(pod) == wanted).expect("it is one of them")
 }
 
-/// The status of a condition.
+/// A condition.
+pub fn condition_of<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+}
+
+/// Its status.
 pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a str> {
-    let conditions = object["status"]["conditions"].as_array()?;
-    conditions.iter().find(|condition| condition["type"] == kind)?["status"].as_str()
+    condition_of(object, kind)?["status"].as_str()
+}
+
+/// The role that its label gives it.
+pub fn role(pod: &Value) -> Option<&str> {
+    pod["metadata"]["labels"][ROLE].as_str()
+}
+
+/// Whether label and condition say of it what is so while this one leads.
+pub fn tells(pod: &Value, leader: &str) -> bool {
+    let (is_role, is_status) = if name(pod) == leader { ("leader", "True") } else { ("standby", "False") };
+    role(pod) == Some(is_role) && condition(pod, LEADER) == Some(is_status)
 }
 
 /// Its address, which it has once it runs.

@@ -17,6 +17,10 @@ use crate::wait::{boot_ms, eventually};
 /// More than the slowest start of pods on a busy machine.
 pub const LONG: Duration = Duration::from_secs(120);
 
+/// All that can be published, in mode label.
+pub const PUBLISHED: [&str; 5] =
+    ["mode=label", "app.port=8080", "publish.condition=true", "publish.events=true", "publish.lease=who-leads"];
+
 /// A release that is installed, or about to be.
 pub struct Release<'a> {
     /// Where.
@@ -103,6 +107,11 @@ impl<'a> Release<'a> {
         format!("/api/v1/namespaces/{}/pods/{pod}", self.name)
     }
 
+    /// The role that the label of a pod gives it.
+    pub fn role(&self, pod: &str) -> Option<String> {
+        pod::role(&self.pod(pod)?).map(str::to_owned)
+    }
+
     /// A Lease of the release's namespace.
     pub fn lease(&self, lease: &str) -> Option<Value> {
         self.cluster.get(&format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases/{lease}", self.name))
@@ -150,6 +159,19 @@ impl<'a> Release<'a> {
             let started = running.filter(|pod| said(pod).is_some()).count();
             (pods.len() == replicas && started == replicas).then(|| self.leader()).flatten()
         })
+    }
+
+    /// Whether labels, conditions and Lease, of a release that has [`PUBLISHED`], say of every pod what is so.
+    pub fn is_right(&self, leader: &str) -> Option<()> {
+        let (pods, lease) = (self.pods(), self.lease("who-leads")?);
+        let is_told = pods.iter().all(|pod| pod::tells(pod, leader));
+        (is_told && lease["spec"]["holderIdentity"] == leader).then_some(())
+    }
+
+    /// Waits until they do.
+    #[track_caller]
+    pub fn until_right(&self, leader: &str) {
+        eventually("all that is published is right", LONG, || self.is_right(leader));
     }
 
     /// The password of its nodes.
@@ -206,7 +228,7 @@ impl<'a> Release<'a> {
         let metadata = format!(r#"{{"name":"{pod}","namespace":"{}"}}"#, self.name);
         let body = format!(r#"{{"apiVersion":"policy/v1","kind":"Eviction","metadata":{metadata}}}"#);
         let path = format!("{}/eviction", self.pod_path(pod));
-        self.cluster.request("POST", &path, "", &body).map_or(0, |(status, _)| status)
+        self.cluster.request("POST", &path, &body).map_or(0, |(status, _)| status)
     }
 
     /// How often containers of the replicas were started again.

@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-
 use crate::caller::Caller;
 use crate::cluster::{Cluster, seconds_since};
 use crate::figures::{figure, setting};
-use crate::pod::{condition, failed_extends, leads_by, name, next_of, of_name, redleader, resign, says};
-use crate::release::{LONG, Release};
+use crate::pod::{failed_extends, leads_by, next_of, of_name, redleader, resign, says};
+use crate::release::{LONG, PUBLISHED, Release};
 use crate::row::{Row, Stage};
 use crate::wait::{boot_ms, eventually, stays_true};
 
@@ -29,7 +27,7 @@ fn stopped(cluster: &Cluster) {
     let release = Release::new(cluster, "k3", &PUBLISHED);
     release.install();
     let leader = release.settle(3);
-    eventually("all that is published is right", LONG, || is_right(&release, &leader));
+    release.until_right(&leader);
     eventually("the leader answers the Service", LONG, || {
         (crate::caller::call(&release.service()).as_ref() == Some(&leader)).then_some(())
     });
@@ -52,7 +50,7 @@ fn stopped(cluster: &Cluster) {
     drop(outage);
     eventually("the API server is back", LONG, || cluster.get("/api/v1/nodes"));
     let back = boot_ms();
-    eventually("all that is published is right again", LONG, || is_right(&release, &next));
+    release.until_right(&next);
     tell("API server stopped, leadership moved", back);
     release.uninstall();
 }
@@ -73,10 +71,6 @@ impl Drop for Outage<'_> {
     }
 }
 
-/// All that can be published, in mode label.
-pub const PUBLISHED: [&str; 5] =
-    ["mode=label", "app.port=8080", "publish.condition=true", "publish.events=true", "publish.lease=who-leads"];
-
 /// How long one stands back that resigned: longer than anybody takes to win.
 pub const STAND_BACK: &str = "20s";
 
@@ -84,22 +78,4 @@ pub fn tell(what: &str, back: u64) {
     let took = seconds_since(back);
     figure(&format!("K3 {what}"), &format!("label, condition and Lease right {took:.1} s after it"));
     assert!(took <= 10.0, "{took} s");
-}
-
-pub fn label(release: &Release<'_>, pod: &str) -> String {
-    let pod = release.pods().into_iter().find(|known| name(known) == pod).unwrap_or_default();
-    pod["metadata"]["labels"]["redleader.dev/role"].as_str().unwrap_or_default().to_owned()
-}
-
-/// Labels, conditions and Lease say of every pod what is so.
-pub fn is_right(release: &Release<'_>, leader: &str) -> Option<()> {
-    let pods = release.pods();
-    let pod_is_right = |pod: &Value| {
-        let leads = name(pod) == leader;
-        let role = pod["metadata"]["labels"]["redleader.dev/role"].as_str();
-        role == Some(if leads { "leader" } else { "standby" })
-            && condition(pod, "redleader.dev/leader") == Some(if leads { "True" } else { "False" })
-    };
-    let lease = release.lease("who-leads")?;
-    (pods.iter().all(pod_is_right) && lease["spec"]["holderIdentity"] == leader).then_some(())
 }

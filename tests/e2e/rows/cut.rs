@@ -7,11 +7,13 @@ use serde_json::Value;
 use crate::caller::Caller;
 use crate::cluster::{Cluster, seconds_since};
 use crate::figures::{figure, setting};
-use crate::pod::{address, condition, get, leading, name, next_of, of_name, pending, redleader, resign};
+use crate::pod::{
+    LEADER, address, condition_of, get, leading, name, next_of, of_name, pending, redleader, resign, role,
+};
 use crate::poller::{Poller, Reply};
-use crate::release::{LONG, Release};
+use crate::release::{LONG, PUBLISHED, Release};
 use crate::row::{Row, Stage};
-use crate::rows::api::{PUBLISHED, STAND_BACK, is_right, label, tell};
+use crate::rows::api::{STAND_BACK, tell};
 use crate::wait::{boot_ms, eventually, stays_true};
 use crate::wall::Wall;
 
@@ -39,7 +41,7 @@ fn cut_alone(cluster: &Cluster) {
     let release = Release::new(cluster, "k3-cut", &PUBLISHED);
     release.install();
     let cut = release.settle(3);
-    eventually("all that is published is right", LONG, || is_right(&release, &cut));
+    release.until_right(&cut);
     let pods = release.pods();
     let cut_pod = of_name(&pods, &cut);
     eventually("everybody may be routed to by its label", LONG, || {
@@ -56,7 +58,8 @@ fn cut_alone(cluster: &Cluster) {
     });
     eventually("the successor clears the label", LONG, || {
         routed.look(&release);
-        (label(&release, &cut) == "standby" && label(&release, &next) == "leader").then_some(())
+        let is_so = |pod: &str, role: &str| release.role(pod).as_deref() == Some(role);
+        (is_so(&cut, "standby") && is_so(&next, "leader")).then_some(())
     });
     let cleared = seconds_since(began);
     figure("K3 leader cut from the API server alone", &format!("label cleared {cleared:.1} s after resign"));
@@ -81,7 +84,7 @@ fn cut_alone(cluster: &Cluster) {
     routed.judge();
     let polled: Vec<(String, Vec<Reply>)> = pollers.into_iter().map(Poller::finish).collect();
     judge_routez(&release, (&cut, &next), &polled, back);
-    eventually("all that is published is right again", LONG, || is_right(&release, &next));
+    release.until_right(&next);
     release.uninstall();
 }
 
@@ -94,10 +97,8 @@ struct Routed {
 
 impl Routed {
     fn look(&mut self, release: &Release<'_>) {
-        let labelled = || -> Vec<Value> {
-            let role = |pod: &Value| pod["metadata"]["labels"]["redleader.dev/role"] == "leader";
-            release.pods().into_iter().filter(role).collect()
-        };
+        let labelled =
+            || -> Vec<Value> { release.pods().into_iter().filter(|pod| role(pod) == Some("leader")).collect() };
         // Two that are routed to both before and after each other are so at the same time.
         let before = labelled();
         let once: Vec<&Value> = before.iter().filter(|pod| routez(pod) == Some(200)).collect();
@@ -154,7 +155,7 @@ fn leave_while_cut(cluster: &Cluster) {
     let release = Release::new(cluster, "k3-leaving", &PUBLISHED);
     release.install();
     let cut = release.settle(3);
-    eventually("all that is published is right", LONG, || is_right(&release, &cut));
+    release.until_right(&cut);
     let pods = release.pods();
     let pid = redleader(&cut);
     let wall = Wall::around(address(of_name(&pods, &cut)));
@@ -176,7 +177,7 @@ fn leave_while_cut(cluster: &Cluster) {
     assert!(exit < EXIT_MOST, "{exit} ms");
     drop(wall);
     release.settle(3);
-    eventually("all that is published is right", LONG, || is_right(&release, &next));
+    release.until_right(&next);
     release.uninstall();
 }
 
@@ -186,10 +187,7 @@ fn routez(pod: &Value) -> Option<u16> {
 
 /// Why a pod does not lead, by its condition.
 fn reason(release: &Release<'_>, pod: &str) -> String {
-    let pods = release.pods();
-    let pod = of_name(&pods, pod);
-    assert!(condition(pod, "redleader.dev/leader").is_some(), "{pod}");
-    let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let ours = conditions.into_iter().find(|condition| condition["type"] == "redleader.dev/leader");
-    ours.and_then(|ours| ours["reason"].as_str().map(str::to_owned)).unwrap_or_default()
+    let pod = release.pod(pod).expect("it is there");
+    let condition = condition_of(&pod, LEADER).unwrap_or_else(|| panic!("{pod}"));
+    condition["reason"].as_str().unwrap_or_default().to_owned()
 }

@@ -279,7 +279,7 @@ fn extends(cluster: &Cluster, fault: &Fault) -> (f64, f64) {
 fn resolved(cluster: &Cluster, fault: &Fault, times: usize) {
     let lines = eventually(&format!("{}: every name is connected to", fault.name), LONG, || {
         let path = format!("/api/v1/namespaces/c139/pods/{}/log", fault.name);
-        let (_, log) = cluster.request("GET", &path, "", "")?;
+        let (_, log) = cluster.request("GET", &path, "")?;
         let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         NAMED.iter().all(|node| connects(&lines, node, "connected").len() >= times).then_some(lines)
     });

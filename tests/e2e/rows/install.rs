@@ -51,7 +51,7 @@ fn from_nothing(cluster: &Cluster) {
         figure("K8 memory of a replica", &format!("{:.1} MiB, as the kubelet reports it", memory / 1_048_576.0));
     }
     from_start_to_leadership(&release, "new nodes, with their quarantine");
-    eventually("all that is published is right", LONG, || crate::rows::api::is_right(&release, &leader));
+    release.until_right(&leader);
     agree(&release, &leader);
     helm_test(&release);
     all_start_again(&release);
@@ -102,7 +102,7 @@ fn two_that_answer_are_seen(release: &Release<'_>) {
 fn kubelet(release: &Release<'_>, pod: &Value, metric: &str) -> Option<f64> {
     let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
     let path = format!("/api/v1/nodes/{node}/proxy/metrics/resource");
-    let (_, text) = release.cluster.request("GET", &path, "", "")?;
+    let (_, text) = release.cluster.request("GET", &path, "")?;
     let labels = format!("{{container=\"redleader\",namespace=\"{}\",pod=\"{}\"}} ", release.name, name(pod));
     let line = text.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(labels.as_str()))?;
     line.split(' ').next()?.parse().ok()

@@ -9,13 +9,13 @@ use crate::audit::{audited, what};
 use crate::cluster::{Cluster, seconds_since};
 use crate::figures::figure;
 use crate::pod::{
-    address, failed_extends, leads_by, metric, name, next_of, of_name, pending, redleader, resign, token,
+    address, failed_extends, leads_by, metric, name, next_of, of_name, pending, redleader, resign, role, token,
 };
 use crate::poller::Poller;
-use crate::release::{LONG, Release};
+use crate::release::{LONG, PUBLISHED, Release};
 use crate::rhythm::{Distances, Rhythm};
 use crate::row::{Row, Stage};
-use crate::rows::api::{PUBLISHED, STAND_BACK, is_right, label, tell};
+use crate::rows::api::{STAND_BACK, tell};
 use crate::wait::{boot_ms, eventually, stays_true};
 use crate::wall::Wall;
 use crate::way::{Way, Weather};
@@ -62,7 +62,7 @@ fn slow(cluster: &Cluster) {
     let release = by_way(cluster, "k3-slow", &way);
     release.install();
     let leader = release.settle(3);
-    eventually("all that is published is right", LONG, || is_right(&release, &leader));
+    release.until_right(&leader);
     let pods = release.pods();
     let pod = of_name(&pods, &leader);
     let steady = Extends::of(&release, pod);
@@ -75,14 +75,14 @@ fn slow(cluster: &Cluster) {
     assert_eq!(slow.token, steady.token, "one leadership");
     slow.judge(&steady, "answers of the API server after 4 s");
     eventually("the label is put right by a slow API server too", LONG, || {
-        (label(&release, &leader) == "leader").then_some(())
+        (release.role(&leader).as_deref() == Some("leader")).then_some(())
     });
     resign(redleader(&leader), STAND_BACK);
     let next = next_of(&pods, &[&leader]);
     unlabel(&release, &all);
     way.set(Weather::Fair);
     let back = boot_ms();
-    eventually("all that is published is right again", LONG, || is_right(&release, &next));
+    release.until_right(&next);
     tell("API server slow, leadership moved", back);
     release.uninstall();
 }
@@ -170,7 +170,7 @@ fn weather(cluster: &Cluster) {
     let release = by_way(cluster, "k3-weather", &way);
     release.install();
     let first = release.settle(3);
-    eventually("all that is published is right", LONG, || is_right(&release, &first));
+    release.until_right(&first);
     let pods = release.pods();
     let steady = Extends::of(&release, of_name(&pods, &first));
     let version = cluster.get(&release.pods_path("replica")).expect("pods")["metadata"]["resourceVersion"].clone();
@@ -188,9 +188,9 @@ fn weather(cluster: &Cluster) {
 
     way.set(Weather::Fair);
     let back = boot_ms();
-    eventually("all that is published is right again", LONG, || is_right(&release, &leader));
+    release.until_right(&leader);
     tell("API server stalled, throttled and refused", back);
-    stays_true("nothing old is told after it", OLD, || is_right(&release, &leader).is_some());
+    stays_true("nothing old is told after it", OLD, || release.is_right(&leader).is_some());
     judge_told(&release, [&first, &second, &leader], &version, before);
     release.uninstall();
 }
@@ -269,11 +269,11 @@ fn is_write(line: &Value) -> bool {
 fn history(release: &Release<'_>, version: &Value) -> Vec<(String, String)> {
     let version = version.as_str().expect("a list has one");
     let path = format!("{}&watch=1&timeoutSeconds=1&resourceVersion={version}", release.pods_path("replica"));
-    let (status, lines) = release.cluster.request("GET", &path, "", "").expect("the API server answers");
+    let (status, lines) = release.cluster.request("GET", &path, "").expect("the API server answers");
     assert_eq!(status, 200, "{lines}");
     let events = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let role = |event: &Value| event["object"]["metadata"]["labels"]["redleader.dev/role"].as_str().map(str::to_owned);
-    events.map(|event| (name(&event["object"]), role(&event).unwrap_or_default())).collect()
+    let role_of = |event: &Value| role(&event["object"]).unwrap_or_default().to_owned();
+    events.map(|event| (name(&event["object"]), role_of(&event))).collect()
 }
 
 /// Connections of all replicas die at the moment at which the leadership moves.
@@ -281,7 +281,7 @@ fn dead_flow(cluster: &Cluster) {
     let release = Release::new(cluster, "k3-dead-flow", &PUBLISHED);
     release.install();
     let first = release.settle(3);
-    eventually("all that is published is right", LONG, || is_right(&release, &first));
+    release.until_right(&first);
     let pods = release.pods();
     let walls: Vec<(Wall, usize)> = pods.iter().map(|pod| Wall::across_open_flows(address(pod))).collect();
     let flows: Vec<usize> = walls.iter().map(|(_, flows)| *flows).collect();
@@ -289,9 +289,9 @@ fn dead_flow(cluster: &Cluster) {
     resign(redleader(&first), STAND_BACK);
     let next = next_of(&pods, &[&first]);
     let won = boot_ms();
-    eventually("its label is right", LONG, || (label(&release, &next) == "leader").then_some(()));
+    eventually("its label is right", LONG, || (release.role(&next).as_deref() == Some("leader")).then_some(()));
     let labelled = seconds_since(won);
-    eventually("all that is published is right", LONG, || is_right(&release, &next));
+    release.until_right(&next);
     let all = seconds_since(won);
     let timeouts = metric(of_name(&pods, &next), "publish_errors_total", &[("code", "timeout")]);
     let text = format!("label right {labelled:.1} s and all {all:.1} s after the win, {timeouts} requests timed out");
@@ -302,7 +302,7 @@ fn dead_flow(cluster: &Cluster) {
     // Whoever has nothing to tell begins its watch anew within 13 minutes, and no earlier.
     unlabel(&release, &[&first, &next]);
     let began = boot_ms();
-    eventually("the watch lives on another connection", LONG, || is_right(&release, &next));
+    eventually("the watch lives on another connection", LONG, || release.is_right(&next));
     figure("K3 the watch after that", &format!("a label taken away is put right in {:.1} s", seconds_since(began)));
     drop(walls);
     release.uninstall();

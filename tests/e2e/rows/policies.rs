@@ -6,12 +6,11 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::audit::{asked, denied};
-use crate::cluster::{Cluster, seconds_since};
+use crate::cluster::{ADMIN, Cluster, seconds_since};
 use crate::figures::figure;
-use crate::pod::{condition, name, signal, wait_for_process};
+use crate::pod::{LEADER, ROLE, condition, name, signal, wait_for_process};
 use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
-use crate::rows::api::is_right;
 use crate::wait::{boot_ms, eventually};
 
 pub const ROWS: &[Row] = &[
@@ -114,13 +113,11 @@ fn all_is_right(release: &Release<'_>, leader: &str) -> Option<()> {
     let cost = |pod: &Value| pod["metadata"]["annotations"][COST].as_str().map(str::to_owned);
     let costs_are_right =
         release.pods().iter().all(|pod| cost(pod).as_deref() == (name(pod) == leader).then_some("1000"));
-    is_right(release, leader).filter(|()| costs_are_right)
+    release.is_right(leader).filter(|()| costs_are_right)
 }
 
-const ROLE: &str = "redleader.dev/role";
 const TOKEN: &str = "redleader.dev/token";
 const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
-const OURS: &str = "redleader.dev/leader";
 
 /// The policy's clauses, by their messages.
 const LABELS: &str = "may change no label but redleader.dev/role";
@@ -151,7 +148,7 @@ fn of_the_own_pod(own: &str) -> Vec<Trial<'_>> {
         (own, "", label(ROLE, Value::Null), ""),
         (own, "", annotation(TOKEN, "1"), ""),
         (own, "", annotation(COST, "1000"), ""),
-        (own, "/status", status_of(OURS, "True"), ""),
+        (own, "/status", status_of(LEADER, "True"), ""),
         (own, "", label("example", "x"), LABELS),
         (own, "", label("app.kubernetes.io/component", "x"), LABELS),
         (own, "", label("app.kubernetes.io/component", Value::Null), LABELS),
@@ -183,7 +180,7 @@ fn of_other_pods<'a>(leader: &'a str, standby: &'a str, foreign: &'a str) -> Vec
         // What a successor does.
         (leader, "", label(ROLE, "standby"), ""),
         (leader, "", annotation(COST, Value::Null), ""),
-        (leader, "/status", status_of(OURS, "False"), ""),
+        (leader, "/status", status_of(LEADER, "False"), ""),
         (leader, "", label(ROLE, Value::Null), OTHERS),
         (leader, "", label(ROLE, "x"), OTHERS),
         (leader, "", annotation(TOKEN, "1"), OTHERS),
@@ -197,12 +194,12 @@ fn of_other_pods<'a>(leader: &'a str, standby: &'a str, foreign: &'a str) -> Vec
         (standby, "", label(ROLE, "leader"), OTHERS),
         (standby, "", label(ROLE, Value::Null), OTHERS),
         (standby, "", annotation(COST, "1000"), OTHERS),
-        (standby, "/status", status_of(OURS, "True"), OTHERS),
+        (standby, "/status", status_of(LEADER, "True"), OTHERS),
         (standby, "", label("example", "x"), LABELS),
         // Of another account, however alike they are.
         (foreign, "", label(ROLE, "standby"), OTHERS),
         (foreign, "", annotation(TOKEN, "2"), OTHERS),
-        (foreign, "/status", status_of(OURS, "False"), OTHERS),
+        (foreign, "/status", status_of(LEADER, "False"), OTHERS),
         (foreign, "", label("example", "x"), LABELS),
     ]
 }
@@ -226,7 +223,7 @@ fn nothing_else(release: &Release<'_>) {
         holds(release, &who, &(own, "", label(ROLE, "leader"), OTHERS));
     }
     // It is about this account only.
-    holds(release, "Accept: */*", &(own, "", label("example", "x"), ""));
+    holds(release, ADMIN, &(own, "", label("example", "x"), ""));
     assert!(!denied(release, "?dryRun=").is_empty(), "the audit log tells what is denied");
     let refused: Vec<&Trial<'_>> = trials.iter().filter(|(.., clause)| !clause.is_empty()).collect();
     release.cluster.kubectl(&[
@@ -258,10 +255,7 @@ fn leader_and_standbys(release: &Release<'_>) -> (String, Vec<String>) {
 /// The API server's word on a change, which is not made: why not, if it refuses.
 fn attempt(release: &Release<'_>, who: &str, pod: &str, part: &str, patch: &Value) -> Result<(), String> {
     let path = format!("{}{part}?dryRun=All", release.pod_path(pod));
-    let kind = "application/strategic-merge-patch+json";
-    let answer = release.cluster.request_as(who, "PATCH", &path, kind, &patch.to_string());
-    let (status, body) = answer.expect("the API server answers");
-    if status == 200 { Ok(()) } else { Err(body) }
+    release.cluster.patch_as(who, &path, patch).map(drop)
 }
 
 fn holds(release: &Release<'_>, who: &str, (pod, part, patch, clause): &Trial<'_>) {

@@ -42,11 +42,6 @@ fn labelled(name: &str) -> BarePod<'_> {
     BarePod::new(name).env(LABEL.0, LABEL.1)
 }
 
-/// The role that a pod's label gives it.
-fn role(bench: &Bench<'_>, pod: &str) -> Option<String> {
-    bench.pod(pod)?["metadata"]["labels"]["redleader.dev/role"].as_str().map(str::to_owned)
-}
-
 /// Waits until a pod's redleader leads; its token.
 fn token(bench: &Bench<'_>, pod: &str) -> Value {
     let running = bench.running(pod);
@@ -99,7 +94,7 @@ fn who_it_is(cluster: &Cluster) {
         figure("C77 a pod of another name", &format!("{pod}: leads; {reason}"));
     }
     // The pod whose name the other has was not touched by it.
-    assert_eq!(role(&bench, "wrong"), None);
+    assert_eq!(bench.release.role("wrong"), None);
     bench.remove();
 }
 
@@ -161,7 +156,7 @@ fn certificates(cluster: &Cluster) {
 /// The label is there, or one line says why it is not.
 fn judge(bench: &Bench<'_>, pod: &str, host: &str, works: bool) {
     if works {
-        eventually("the label is there", LONG, || role(bench, pod).filter(|role| role == "leader"));
+        eventually("the label is there", LONG, || bench.release.role(pod).filter(|role| role == "leader"));
         let errors = metric(bench, pod, "publish_errors_total", &[]);
         figure("C79 certificate", &format!("{pod}: the label is there by {host}, {errors} errors"));
         return;
@@ -169,7 +164,7 @@ fn judge(bench: &Bench<'_>, pod: &str, host: &str, works: bool) {
     let reason = fault(bench, pod);
     assert!(reason.contains("certificate"), "{pod}: {reason}");
     assert!(metric(bench, pod, "publish_errors_total", &[("target", "label"), ("code", "tls")]) > 0.0);
-    assert_eq!(role(bench, pod), None);
+    assert_eq!(bench.release.role(pod), None);
     let lines = bench.log(pod).lines().filter(|line| line.contains("cannot publish; trying on")).count();
     assert_eq!(lines, 1, "{pod}: it is told of once, however often it is tried");
     figure("C79 certificate", &format!("{pod}: one line: {reason}"));
@@ -227,13 +222,13 @@ fn proxies(cluster: &Cluster) {
     // Nodes are reached without a proxy, or none of them would lead.
     let tokens = pods.map(|pod| token(&bench, pod));
     for pod in ["direct", "through"] {
-        eventually("the label is there", LONG, || role(&bench, pod).filter(|role| role == "leader"));
+        eventually("the label is there", LONG, || bench.release.role(pod).filter(|role| role == "leader"));
         assert_eq!(metric(&bench, pod, "publish_errors_total", &[]), 0.0, "{pod}");
     }
     assert!(tunnel.served() > 0, "the setting is obeyed");
     let reason = fault(&bench, "dead");
     assert!(reason.contains(&format!("through the proxy {DEAD}")), "{reason}");
-    assert_eq!(role(&bench, "dead"), None);
+    assert_eq!(bench.release.role("dead"), None);
     for (pod, token) in pods.into_iter().zip(tokens) {
         let said = said(&bench.running(pod)).expect("it answers");
         assert!(leads(&said) && said["token"] == token, "{pod}: one leadership: {said}");

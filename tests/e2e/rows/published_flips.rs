@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 use crate::bench::{line_with, log, remove};
 use crate::cluster::{Cluster, seconds_since};
 use crate::figures::{figure, setting};
-use crate::pod::{condition, leading, name, of_name, redleader, resign, token};
+use crate::pod::{
+    LEADER, ROLE, condition, condition_of, leading, name, of_name, redleader, resign, role, tells, token,
+};
 use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
 use crate::wait::{boot_ms, eventually, let_time_pass};
@@ -101,20 +103,15 @@ fn gates_are_right(release: &Release<'_>) -> Option<()> {
 
 /// Condition and label of each pod say that this one leads.
 fn gates_name(release: &Release<'_>, leader: &str) -> Option<()> {
-    let is_right = |pod: &Value| {
-        let leads = name(pod) == leader;
-        condition(pod, "redleader.dev/leader") == Some(if leads { "True" } else { "False" })
-            && pod["metadata"]["labels"]["redleader.dev/role"] == if leads { "leader" } else { "standby" }
-    };
     let pods = release.pods();
-    (pods.len() == 2 && pods.iter().all(is_right)).then_some(())
+    (pods.len() == 2 && pods.iter().all(|pod| tells(pod, leader))).then_some(())
 }
 
 /// Ready is what the gate says.
 fn ready_is_right(release: &Release<'_>) -> Option<()> {
     gates_are_right(release)?;
     let pods = release.pods();
-    let follows = |pod: &Value| condition(pod, "Ready") == condition(pod, "redleader.dev/leader");
+    let follows = |pod: &Value| condition(pod, "Ready") == condition(pod, LEADER);
     (pods.len() == 2 && pods.iter().all(follows)).then_some(())
 }
 
@@ -141,8 +138,7 @@ fn write_beside(release: &Release<'_>, stop: &AtomicBool) -> u64 {
 }
 
 fn other(pod: &Value) -> Option<&str> {
-    let conditions = pod["status"]["conditions"].as_array()?;
-    conditions.iter().find(|condition| condition["type"] == OTHER)?["message"].as_str()
+    condition_of(pod, OTHER)?["message"].as_str()
 }
 
 fn merge_other(release: &Release<'_>, path: &str, message: &str) {
@@ -151,14 +147,7 @@ fn merge_other(release: &Release<'_>, path: &str, message: &str) {
 
 /// Merges one condition into a pod's status; gives the pod as it has become.
 fn patch_status(release: &Release<'_>, path: &str, condition: &Value) -> Value {
-    let body = json!({"status": {"conditions": [condition]}}).to_string();
-    patch(release, &format!("{path}/status"), "application/strategic-merge-patch+json", &body)
-}
-
-fn patch(release: &Release<'_>, path: &str, kind: &str, body: &str) -> Value {
-    let (status, answer) = release.cluster.request("PATCH", path, kind, body).expect("the API server answers");
-    assert_eq!(status, 200, "{answer}");
-    serde_json::from_str(&answer).expect("a pod")
+    release.cluster.patch(&format!("{path}/status"), &json!({"status": {"conditions": [condition]}}))
 }
 
 fn replace_other(release: &Release<'_>, path: &str, message: &str) {
@@ -167,7 +156,7 @@ fn replace_other(release: &Release<'_>, path: &str, message: &str) {
         let conditions = pod["status"]["conditions"].as_array_mut()?;
         conditions.retain(|condition| condition["type"] != OTHER);
         conditions.push(json!({"type": OTHER, "status": "True", "message": message}));
-        let (status, answer) = release.cluster.request("PUT", &format!("{path}/status"), "", &pod.to_string())?;
+        let (status, answer) = release.cluster.request("PUT", &format!("{path}/status"), &pod.to_string())?;
         assert!(matches!(status, 200 | 409), "{answer}");
         (status == 200).then_some(())
     });
@@ -212,23 +201,18 @@ fn few_events(release: &Release<'_>, seconds: u64) {
 
 /// Whatever somebody makes of our condition and label is put right.
 fn put_right(release: &Release<'_>) {
-    const CONDITION: &str = "redleader.dev/leader";
     let leader = release.leader().expect("one leads");
     let path = release.pod_path(&leader);
-    let label = |value: Value| {
-        let body = json!({"metadata": {"labels": {"redleader.dev/role": value}}}).to_string();
-        patch(release, &path, "application/merge-patch+json", &body)
-    };
+    let label = |value: Value| release.cluster.patch(&path, &json!({"metadata": {"labels": {ROLE: value}}}));
     let edits: [(&str, &dyn Fn() -> Value); 4] = [
-        ("condition deleted", &|| patch_status(release, &path, &json!({"$patch": "delete", "type": CONDITION}))),
-        ("condition False", &|| patch_status(release, &path, &json!({"type": CONDITION, "status": "False"}))),
+        ("condition deleted", &|| patch_status(release, &path, &json!({"$patch": "delete", "type": LEADER}))),
+        ("condition False", &|| patch_status(release, &path, &json!({"type": LEADER, "status": "False"}))),
         ("label deleted", &|| label(Value::Null)),
         ("label standby", &|| label(json!("standby"))),
     ];
     for (what, edit) in edits {
         let edited = edit();
-        let is_so = condition(&edited, CONDITION) == Some("True")
-            && edited["metadata"]["labels"]["redleader.dev/role"] == "leader";
+        let is_so = condition(&edited, LEADER) == Some("True") && role(&edited) == Some("leader");
         assert!(!is_so, "{what}: the edit did nothing");
         let began = boot_ms();
         eventually(what, LONG, || gates_are_right(release));

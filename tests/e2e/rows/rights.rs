@@ -10,9 +10,8 @@ use crate::audit::{asked, word};
 use crate::cluster::{Cluster, IMAGE, feed, succeed};
 use crate::figures::{figure, setting};
 use crate::pod::{self, name, redleader, said, signal};
-use crate::release::{LONG, Release, chart, render};
+use crate::release::{LONG, PUBLISHED, Release, chart, render};
 use crate::row::{Row, Stage};
-use crate::rows::api::is_right;
 use crate::wait::{eventually, let_time_pass};
 
 pub const ROWS: &[Row] = &[
@@ -159,21 +158,19 @@ fn watched() -> Duration {
 }
 
 fn requests(cluster: &Cluster) {
-    let everything =
-        ["app.port=8080", "mode=label", "publish.condition=true", "publish.events=true", "publish.lease=who-leads"];
-    let release = Release::new(cluster, "k5", &everything);
+    let release = Release::new(cluster, "k5", &PUBLISHED);
     release.install();
     let leader = release.settle(3);
     let quiet = Release::new(cluster, "k5-quiet", &["app.port=8080"]);
     quiet.install();
     quiet.settle(3);
-    eventually("all that is published is right", LONG, || is_right(&release, &leader));
+    release.until_right(&leader);
     let_time_pass("what else publishers tell", Duration::from_secs(5));
     let before = asked(cluster, "k5", "k5").len();
     let_time_pass("a steady state", watched());
     let steady = asked(cluster, "k5", "k5").len() - before;
     let next = release.hand_over(&leader);
-    eventually("all that is published is right again", LONG, || is_right(&release, &next));
+    release.until_right(&next);
     let_time_pass("what else publishers tell", Duration::from_secs(5));
     let transition = &asked(cluster, "k5", "k5")[before + steady..];
     let mut counts = BTreeMap::new();

@@ -79,7 +79,7 @@ fn own_nodes(cluster: &Cluster) {
     assert!(said["token"].as_u64() > token.as_u64(), "{said}");
 
     // It keeps a pod for as long as an app could take to end: no replica any more, and it could lead.
-    finalizers(&release, &next, r#"["example.com/ends"]"#);
+    finalizers(&release, &next, json!(["example.com/ends"]));
     release.cluster.kubectl(&["scale", "-n", "k9-list", "deployment/k9-list", "--replicas=0"]);
     eventually("one is ending", LONG, || (release.pods_of("replica").len() == 1).then_some(()));
     refused(
@@ -87,7 +87,7 @@ fn own_nodes(cluster: &Cluster) {
         &["nodes.count=2", "allReplicasStopped=true"],
         &["changes by 2", "and 1 more that are ending"],
     );
-    finalizers(&release, &next, "null");
+    finalizers(&release, &next, Value::Null);
     eventually("all replicas are gone", LONG, || release.pods_of("replica").is_empty().then_some(()));
     let_time_pass("one quarantine: ttl x 1.1", Duration::from_millis(4400));
     taken(&mut release, &["nodes.count=2", "allReplicasStopped=true"]);
@@ -98,9 +98,8 @@ fn own_nodes(cluster: &Cluster) {
     release.uninstall();
 }
 
-fn finalizers(release: &Release<'_>, pod: &str, list: &str) {
-    let patch = format!(r#"{{"metadata": {{"finalizers": {list}}}}}"#);
-    release.cluster.kubectl(&["patch", "pod", "-n", &release.name, pod, "--type=merge", "-p", &patch]);
+fn finalizers(release: &Release<'_>, pod: &str, list: Value) {
+    release.cluster.patch(&release.pod_path(pod), &json!({"metadata": {"finalizers": list}}));
 }
 
 const STEPS: &str = "add or remove one node at each upgrade, or scale to 0, wait until the pods are gone and for one \
