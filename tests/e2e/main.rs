@@ -9,6 +9,7 @@
 //! * `pod`: what a pod says, and what its object says of it;
 //! * `node`: what its nodes are told and asked;
 //! * `bench`: nodes of a release without replicas, and what a row starts beside them;
+//! * `repeated`: what is looked at all the time;
 //! * `caller`: who calls the Service all the time, and notes who answers;
 //! * `audit`: what was asked of the API server;
 //! * `witness`: who led by the replicas' own logs;
@@ -37,6 +38,7 @@ mod node;
 mod pod;
 mod poller;
 mod release;
+mod repeated;
 mod rhythm;
 mod row;
 mod rows;
