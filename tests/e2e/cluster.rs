@@ -1,10 +1,9 @@
 //! The control plane, its nodes and images, and the way to its API.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -12,6 +11,8 @@ use serde_json::Value;
 
 use crate::caller::exchange;
 use crate::figures::{figure, setting};
+use crate::release::LONG;
+use crate::support::Process;
 use crate::wait::{boot_ms, eventually};
 
 /// The image under test, as it is called in the cluster.
@@ -33,7 +34,7 @@ pub const ADMIN: &str = "Accept: */*";
 pub struct Cluster {
     root: PathBuf,
     /// `kubectl proxy`: the API as plain HTTP.
-    proxy: Mutex<Option<Child>>,
+    proxy: Process,
     port: u16,
     has_last: bool,
 }
@@ -49,15 +50,12 @@ impl Cluster {
         let has_last = last_release(&root);
         enter(&root);
         let (proxy, port) = proxy(&root);
-        Self { root, proxy: Mutex::new(Some(proxy)), port, has_last }
+        Self { root, proxy, port, has_last }
     }
 
     /// Ends it; nothing is left.
     pub fn down(&self) {
-        if let Some(mut proxy) = self.proxy.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = proxy.kill();
-            let _ = proxy.wait();
-        }
+        self.proxy.kill();
         script("cluster", &["down"]);
     }
 
@@ -144,18 +142,9 @@ impl Cluster {
              {{pod-security.kubernetes.io/enforce: restricted, pod-security.kubernetes.io/warn: restricted}}\n"
         ));
         // The volumes of every pod with a token need it, and it comes a moment later.
-        eventually("the namespace has its authority", Duration::from_secs(120), || {
+        eventually("the namespace has its authority", LONG, || {
             self.get(&format!("/api/v1/namespaces/{name}/configmaps/kube-root-ca.crt"))
         });
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        if let Some(mut proxy) = self.proxy.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = proxy.kill();
-            let _ = proxy.wait();
-        }
     }
 }
 
@@ -212,14 +201,14 @@ fn enter(root: &Path) {
     entered.expect("only root runs this");
 }
 
-fn proxy(root: &Path) -> (Child, u16) {
+/// In the network that this thread is in.
+fn proxy(root: &Path) -> (Process, u16) {
     let mut command = Command::new(tool("kubectl"));
     command.args(["proxy", "--port=0", "--disable-filter=true"]).env("KUBECONFIG", root.join("admin.kubeconfig"));
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("kubectl is in the cache");
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("kubectl proxy says its port");
+    let proxy = Process::start("kubectl proxy", command);
+    let line = eventually("kubectl proxy says its port", LONG, || proxy.stdout().into_iter().next()).text;
     let port = line.trim().rsplit(':').next().and_then(|port| port.parse().ok());
-    (child, port.unwrap_or_else(|| panic!("kubectl proxy says {line:?}")))
+    (proxy, port.unwrap_or_else(|| panic!("kubectl proxy says {line:?}")))
 }
 
 /// Builds and imports every image.
