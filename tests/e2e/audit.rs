@@ -5,16 +5,20 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 use crate::release::Release;
 
+/// The audit log so far.
+pub fn log(cluster: &Cluster) -> String {
+    std::fs::read_to_string(cluster.root().join("audit.log")).expect("the API server writes it")
+}
+
 /// Every request of a service account, by its audit log: what, and how it was answered.
-pub fn asked(cluster: &Cluster, namespace: &str, account: &str) -> Vec<(String, u64)> {
-    let requests = audited(cluster, namespace, account);
+pub fn asked(log: &str, namespace: &str, account: &str) -> Vec<(String, u64)> {
+    let requests = audited(log, namespace, account);
     requests.iter().map(|line| (what(line), line["responseStatus"]["code"].as_u64().unwrap_or_default())).collect()
 }
 
 /// The lines of the audit log about a service account.
-pub fn audited(cluster: &Cluster, namespace: &str, account: &str) -> Vec<Value> {
+pub fn audited(log: &str, namespace: &str, account: &str) -> Vec<Value> {
     let user = format!("system:serviceaccount:{namespace}:{account}");
-    let log = std::fs::read_to_string(cluster.root().join("audit.log")).unwrap_or_default();
     let lines = log.lines().filter(|line| line.contains(&user)).filter_map(|line| serde_json::from_str(line).ok());
     // A watch is told at its beginning and at its end.
     let is_again = |line: &Value| line["verb"] == "watch" && line["stage"] == "ResponseComplete";
@@ -33,10 +37,13 @@ pub fn word(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// Requests that a release's policy denied its account, by the audit log. A change whose own conditions do not hold any more
-/// has the same status, and is none of them.
+/// Requests that a release's policy denied its account, by the audit log. A change whose own conditions do not hold any
+/// more has the same status, and is none of them.
 pub fn denied(release: &Release<'_>, query: &str) -> Vec<String> {
-    let log = std::fs::read_to_string(release.cluster.root().join("audit.log")).expect("the API server writes it");
     let words = [&format!("ValidatingAdmissionPolicy 'redleader-{0}.{0}'", release.name), "denied request", query];
-    log.lines().filter(|line| words.iter().all(|word| line.contains(*word))).map(str::to_owned).collect()
+    log(release.cluster)
+        .lines()
+        .filter(|line| words.iter().all(|word| line.contains(*word)))
+        .map(str::to_owned)
+        .collect()
 }

@@ -41,9 +41,16 @@ impl<'a> Bench<'a> {
         succeed("apply", feed(command.args(["apply", "-n", namespace, "-f", "-"]), &manifest));
     }
 
+    /// The pods of an instance.
+    pub fn pods_of(&self, instance: &str) -> Vec<Value> {
+        let mut pods = self.release.pods();
+        pods.retain(|pod| pod["metadata"]["labels"]["app.kubernetes.io/instance"] == instance);
+        pods
+    }
+
     /// The pod of an instance with one replica.
     pub fn pod_of(&self, instance: &str) -> Option<Value> {
-        self.release.pods().into_iter().find(|pod| pod["metadata"]["labels"]["app.kubernetes.io/instance"] == instance)
+        self.pods_of(instance).into_iter().next()
     }
 
     /// Starts a bare pod.

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, IMAGE, NODE, WEB, feed, package, succeed};
 use crate::pod::{self, address, condition, name, said, says, signal, wait_for_process};
-use crate::wait::{boot_ms, eventually};
+use crate::wait::{boot_ms, eventually, let_time_pass};
 
 /// More than the slowest start of pods on a busy machine.
 pub const LONG: Duration = Duration::from_secs(120);
@@ -244,6 +244,19 @@ impl<'a> Release<'a> {
 /// The chart's directory.
 pub fn chart() -> PathBuf {
     package().join("charts/redleader")
+}
+
+/// Looks at most 60 times, half a second after each other, until nothing is wrong; what is wrong at the last look.
+pub fn still_wrong<T>(mut look: impl FnMut() -> Vec<T>) -> Vec<T> {
+    let mut wrong = Vec::new();
+    for _ in 0..60 {
+        wrong = look();
+        if wrong.is_empty() {
+            break;
+        }
+        let_time_pass("what follows something else catches up", Duration::from_millis(500));
+    }
+    wrong
 }
 
 /// `helm template` of a chart: what it renders, or why it refuses.

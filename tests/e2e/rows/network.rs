@@ -12,9 +12,9 @@ use serde_json::Value;
 use crate::cluster::{Cluster, WEB, succeed};
 use crate::figures::figure;
 use crate::pod::{self, condition, name};
-use crate::release::{LONG, Release};
+use crate::release::{LONG, Release, still_wrong};
 use crate::row::{Row, Stage};
-use crate::wait::{eventually, let_time_pass};
+use crate::wait::eventually;
 
 pub const ROWS: &[Row] = &[Row {
     name: "K9-network",
@@ -86,15 +86,8 @@ fn holds(release: &Release<'_>, anyone: bool) {
     let first = name(&nodes[0]);
     table.extend([(first.as_str(), address(&nodes[1], 6379), false), (first.as_str(), address(other, 8080), false)]);
     let is_wrong = |(pod, to, may): &&(&str, String, bool)| reaches(release, pod, to) != *may;
-    let mut wrong = Vec::new();
-    for _ in 0..60 {
-        wrong = table.iter().filter(is_wrong).collect();
-        if wrong.is_empty() {
-            return;
-        }
-        let_time_pass("the rules follow the pods", Duration::from_millis(500));
-    }
-    panic!("from, to, and whether it should: {wrong:?}");
+    let wrong = still_wrong(|| table.iter().filter(is_wrong).collect());
+    assert!(wrong.is_empty(), "from, to, and whether it should: {wrong:?}");
 }
 
 /// Two pods that are not the release's; one of them may read metrics where that is limited.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::audit::{audited, what};
+use crate::audit::{self, audited, what};
 use crate::cluster::{Cluster, seconds_since};
 use crate::figures::figure;
 use crate::pod::{
@@ -175,7 +175,7 @@ fn weather(cluster: &Cluster) {
     let steady = Extends::of(&release, of_name(&pods, &first));
     let version = cluster.get(&release.pods_path("replica")).expect("pods")["metadata"]["resourceVersion"].clone();
     way.set(WEATHERS[0].0);
-    let before = audited(cluster, &release.name, &release.name).len();
+    let before = audited(&audit::log(cluster), &release.name, &release.name).len();
     resign(redleader(&first), STAND_BACK);
     let second = next_of(&pods, &[&first]);
     resign(redleader(&second), STAND_BACK);
@@ -183,7 +183,7 @@ fn weather(cluster: &Cluster) {
 
     lead_through(&release, &way, (of_name(&pods, &first), of_name(&pods, &leader)), &steady);
     judge_queue(&way, &pods);
-    let reached = audited(cluster, &release.name, &release.name).split_off(before);
+    let reached = audited(&audit::log(cluster), &release.name, &release.name).split_off(before);
     assert!(!reached.iter().any(is_write), "the way is closed: {:?}", reached.iter().map(what).collect::<Vec<_>>());
 
     way.set(Weather::Fair);
@@ -244,7 +244,7 @@ fn judge_told(release: &Release<'_>, [first, second, leader]: [&String; 3], vers
     assert!(of(first).ends_with(&["standby"]) && !of(first).contains(&""), "{roles:?}");
     assert!(!of(second).contains(&"leader"), "it led and stepped down meanwhile: {roles:?}");
     assert!(of(leader).ends_with(&["leader"]), "{roles:?}");
-    let lines = audited(release.cluster, &release.name, &release.name);
+    let lines = audited(&audit::log(release.cluster), &release.name, &release.name);
     let mut told = BTreeMap::new();
     for line in &lines[before..] {
         let pod = &line["user"]["extra"]["authentication.kubernetes.io/pod-name"][0];

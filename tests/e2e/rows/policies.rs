@@ -5,7 +5,7 @@ use std::thread;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::audit::{asked, denied};
+use crate::audit::{self, asked, denied};
 use crate::cluster::{ADMIN, Cluster, seconds_since};
 use crate::figures::figure;
 use crate::pod::{LEADER, ROLE, condition, name, signal, wait_for_process};
@@ -81,7 +81,7 @@ fn under_policy<'a>(cluster: &'a Cluster, name: &str, mode: &[&str]) -> Release<
         &format!("all of its predecessor cleared after {:.1} s", seconds_since(began)),
     );
     signal(wait_for_process(&second, "redleader"), Signal::CONT);
-    let requests = asked(cluster, name, name);
+    let requests = asked(&audit::log(cluster), name, name);
     let without_right: Vec<_> = requests.iter().filter(|(_, code)| matches!(code, 401 | 403)).collect();
     assert!(without_right.is_empty(), "{name}: {without_right:?}");
     assert_eq!(denied(&release, "?timeout="), [""; 0], "what redleader asks for");

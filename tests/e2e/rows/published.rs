@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::audit::asked;
+use crate::audit::{self, asked};
 use crate::bench::{Bench, line_with, log, remove};
 use crate::cluster::Cluster;
 use crate::figures::figure;
@@ -64,7 +64,7 @@ fn whole_seconds(cluster: &Cluster) {
             let (_, digits) = time.split_once('.').unwrap_or_else(|| panic!("{time} has no fraction"));
             assert_eq!((digits.len(), digits.ends_with('Z')), (7, true), "six digits and a Z: {time}");
         }
-        let codes: Vec<u64> = asked(cluster, "c71", instance).into_iter().map(|(_, code)| code).collect();
+        let codes: Vec<u64> = asked(&audit::log(cluster), "c71", instance).into_iter().map(|(_, code)| code).collect();
         let is_refused = |code: &u64| matches!(code, 400 | 401 | 403 | 422);
         assert!(!codes.is_empty() && !codes.iter().any(is_refused), "{ttl}: {codes:?}");
         figure("C71 ttl of the Lease", &format!("{ttl} is {seconds} s, {} requests, none refused", codes.len()));

@@ -6,11 +6,12 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::audit::{asked, word};
-use crate::cluster::{Cluster, IMAGE, feed, succeed};
+use crate::audit::{self, asked, word};
+use crate::bench::Bench;
+use crate::cluster::Cluster;
 use crate::figures::{figure, setting};
 use crate::pod::{self, name, redleader, said, signal};
-use crate::release::{LONG, PUBLISHED, Release, chart, render};
+use crate::release::{LONG, PUBLISHED, Release, still_wrong};
 use crate::row::{Row, Stage};
 use crate::wait::{eventually, let_time_pass};
 
@@ -33,117 +34,104 @@ pub const ROWS: &[Row] = &[
 type Asked = BTreeSet<String>;
 
 fn exactly_the_rights(cluster: &Cluster) {
-    let nodes = Release::new(cluster, "k6", &["replicas=0"]);
-    nodes.install();
+    let bench = Bench::new(cluster, "k6", &[]);
     let combinations: Vec<String> = (0..16).map(|bits| format!("c{bits}")).collect();
     for (bits, combination) in combinations.iter().enumerate() {
-        let manifest = render(cluster, &chart(), &words(combination, bits)).expect("the chart renders");
-        let mut command = cluster.command("kubectl");
-        succeed("apply", feed(command.args(["apply", "-n", "k6", "-f", "-"]), &manifest));
+        let lease = format!("publish.lease={combination}");
+        let published = ["publish.label=true", "publish.condition=true", "publish.events=true", lease.as_str()];
+        let chosen = published.into_iter().enumerate().filter(|(bit, _)| bits & (1 << bit) != 0);
+        let chosen: Vec<&str> = chosen.map(|(_, value)| value).collect();
+        bench.instance(combination, &[&["replicas=2", "app.image="], &chosen[..]].concat());
     }
-    let leaders: Vec<Value> = combinations.iter().map(|of| leader(cluster, of, "")).collect();
+    let leaders: Vec<Value> = combinations.iter().map(|of| leader(&bench, of, "")).collect();
     // Leaders that stand still for longer than the ttl are displaced, and there is a predecessor to be cleared.
     leaders.iter().for_each(|pod| signal(redleader(&name(pod)), Signal::STOP));
     for (combination, before) in combinations.iter().zip(&leaders) {
-        leader(cluster, combination, &name(before));
+        leader(&bench, combination, &name(before));
     }
     leaders.iter().for_each(|pod| signal(redleader(&name(pod)), Signal::CONT));
-    let mut faults = Vec::new();
-    for combination in &combinations {
-        eventually_no_fault(cluster, combination, &mut faults);
-    }
+    // What is published is told within seconds; only what is still wrong after that is a fault.
+    let faults = still_wrong(|| {
+        let (log, bound) = (audit::log(cluster), Bound::read(cluster));
+        combinations.iter().flat_map(|account| wrong(&log, &bound, account)).collect()
+    });
+    let bound = Bound::read(cluster);
     for (bits, combination) in combinations.iter().enumerate() {
-        let of = format!("labelSelector=app.kubernetes.io%2Finstance%3D{combination}");
-        let pods = cluster.list(&format!("/api/v1/namespaces/k6/pods?{of}"));
+        let pods = bench.pods_of(combination);
         assert_eq!(have_token(&pods), bits != 0, "{combination}: a token where something is published, and only there");
-        assert_eq!(granted(cluster, combination).is_empty(), bits == 0, "{combination}: rights likewise");
+        assert_eq!(bound.granted(combination).is_empty(), bits == 0, "{combination}: rights likewise");
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
     figure(
         "K6 rights",
         "16 combinations: nothing refused, no right idle, no Role and no token where nothing is published",
     );
+    bench.remove();
 }
 
-/// The values of a combination: one bit for each thing that is published.
-fn words(combination: &str, bits: usize) -> Vec<String> {
-    let (repository, tag) = IMAGE.split_once(':').expect("it has a tag");
-    let published = ["publish.label=true", "publish.condition=true", "publish.events=true"];
-    let mut values = vec![
-        format!("image.repository={repository}"),
-        format!("image.tag={tag}"),
-        "image.pullPolicy=Never".into(),
-        "redis.addresses={k6-node-0,k6-node-1,k6-node-2}".into(),
-        "redis.existingSecret=k6-nodes".into(),
-        "replicas=2".into(),
-        format!("fullnameOverride={combination}"),
-    ];
-    let chosen = published.iter().enumerate().filter(|(bit, _)| bits & (1 << bit) != 0);
-    values.extend(chosen.map(|(_, value)| (*value).to_owned()));
-    if bits & 8 != 0 {
-        values.push(format!("publish.lease={combination}"));
-    }
-    let mut words: Vec<String> = [combination, "-n", "k6", "--no-hooks"].map(str::to_owned).into();
-    for value in values {
-        words.extend(["--set".into(), value]);
-    }
-    words
-}
-
-fn leader(cluster: &Cluster, instance: &str, not: &str) -> Value {
-    let path = format!("/api/v1/namespaces/k6/pods?labelSelector=app.kubernetes.io%2Finstance%3D{instance}");
+fn leader(bench: &Bench<'_>, instance: &str, not: &str) -> Value {
     eventually(&format!("{instance} has a leader"), LONG, || {
         let leads = |pod: &Value| name(pod) != not && said(pod).is_some_and(|said| pod::leads(&said));
-        cluster.list(&path).into_iter().find(leads)
+        bench.pods_of(instance).into_iter().find(leads)
     })
 }
 
-/// What is published is told within seconds; only what is still wrong after that is a fault.
-fn eventually_no_fault(cluster: &Cluster, account: &str, faults: &mut Vec<String>) {
-    let mut last = Vec::new();
-    for _ in 0..60 {
-        last = wrong(cluster, account);
-        if last.is_empty() {
-            return;
-        }
-        let_time_pass("publishers catch up", Duration::from_millis(500));
-    }
-    faults.extend(last);
-}
-
-fn wrong(cluster: &Cluster, account: &str) -> Vec<String> {
+fn wrong(log: &str, bound: &Bound, account: &str) -> Vec<String> {
     let mut wrong = Vec::new();
-    let requests = asked(cluster, "k6", account);
+    let requests = asked(log, "k6", account);
     for (what, code) in requests.iter().filter(|(_, code)| matches!(code, 401 | 403)) {
         wrong.push(format!("{account}: {what} was answered with {code}"));
     }
     let used: Asked = requests.into_iter().map(|(what, _)| what).collect();
-    for right in granted(cluster, account).difference(&used) {
+    for right in bound.granted(account).difference(&used) {
         wrong.push(format!("{account}: the right to {right} was never used, but {used:?}"));
     }
     wrong
 }
 
-/// All that an account may do, by whatever role of whatever name.
-fn granted(cluster: &Cluster, account: &str) -> Asked {
-    let all = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let of = "/apis/rbac.authorization.k8s.io/v1";
-    let is_ours =
-        |binding: &Value| all(&binding["subjects"]).iter().any(|of| of["name"] == account && of["namespace"] == "k6");
-    let everywhere = cluster.get(&format!("{of}/clusterrolebindings")).expect("the API server tells it");
-    assert!(!all(&everywhere["items"]).iter().any(is_ours), "{account} has a right everywhere");
-    let bindings = cluster.get(&format!("{of}/namespaces/k6/rolebindings")).expect("the API server tells it");
-    let mut granted = Asked::new();
-    for binding in all(&bindings["items"]).iter().filter(|binding| is_ours(binding)) {
-        assert_eq!(binding["roleRef"]["kind"], "Role", "{binding}");
-        let path = format!("{of}/namespaces/k6/roles/{}", word(&binding["roleRef"]["name"]));
-        for rule in all(&cluster.get(&path).expect("the role that is bound")["rules"]) {
-            for resource in all(&rule["resources"]) {
-                granted.extend(all(&rule["verbs"]).iter().map(|verb| format!("{} {}", word(verb), word(&resource))));
-            }
+/// All roles of the namespace, and who is bound to them, and to others everywhere.
+struct Bound {
+    everywhere: Vec<Value>,
+    bindings: Vec<Value>,
+    roles: Vec<Value>,
+}
+
+impl Bound {
+    fn read(cluster: &Cluster) -> Self {
+        let read = |path: &str| {
+            let list = cluster.get(&format!("/apis/rbac.authorization.k8s.io/v1/{path}"));
+            all(&list.expect("the API server tells it")["items"])
+        };
+        Self {
+            everywhere: read("clusterrolebindings"),
+            bindings: read("namespaces/k6/rolebindings"),
+            roles: read("namespaces/k6/roles"),
         }
     }
-    granted
+
+    /// All that an account may do, by whatever role of whatever name.
+    fn granted(&self, account: &str) -> Asked {
+        let is_ours = |binding: &&Value| {
+            all(&binding["subjects"]).iter().any(|of| of["name"] == account && of["namespace"] == "k6")
+        };
+        assert!(!self.everywhere.iter().any(|binding| is_ours(&binding)), "{account} has a right everywhere");
+        let mut granted = Asked::new();
+        for binding in self.bindings.iter().filter(is_ours) {
+            assert_eq!(binding["roleRef"]["kind"], "Role", "{binding}");
+            let role = self.roles.iter().find(|role| role["metadata"]["name"] == binding["roleRef"]["name"]);
+            for rule in all(&role.expect("the role that is bound")["rules"]) {
+                for resource in all(&rule["resources"]) {
+                    let verbs = all(&rule["verbs"]);
+                    granted.extend(verbs.iter().map(|verb| format!("{} {}", word(verb), word(&resource))));
+                }
+            }
+        }
+        granted
+    }
+}
+
+fn all(list: &Value) -> Vec<Value> {
+    list.as_array().cloned().unwrap_or_default()
 }
 
 /// Whether a token is mounted in any of these pods.
@@ -166,13 +154,13 @@ fn requests(cluster: &Cluster) {
     quiet.settle(3);
     release.until_right(&leader);
     let_time_pass("what else publishers tell", Duration::from_secs(5));
-    let before = asked(cluster, "k5", "k5").len();
+    let before = asked(&audit::log(cluster), "k5", "k5").len();
     let_time_pass("a steady state", watched());
-    let steady = asked(cluster, "k5", "k5").len() - before;
+    let steady = asked(&audit::log(cluster), "k5", "k5").len() - before;
     let next = release.hand_over(&leader);
     release.until_right(&next);
     let_time_pass("what else publishers tell", Duration::from_secs(5));
-    let transition = &asked(cluster, "k5", "k5")[before + steady..];
+    let transition = &asked(&audit::log(cluster), "k5", "k5")[before + steady..];
     let mut counts = BTreeMap::new();
     transition.iter().for_each(|(what, _)| *counts.entry(what.clone()).or_insert(0) += 1);
     let counts: Vec<String> = counts.iter().map(|(what, count)| format!("{count} {what}")).collect();
@@ -183,7 +171,7 @@ fn requests(cluster: &Cluster) {
         &format!("{steady} requests of 3 replicas in {} s, {hourly:.0} an hour, everything on", watched().as_secs()),
     );
     figure("K5 hand-over", &format!("{} requests: {}", transition.len(), counts.join(", ")));
-    let none = asked(cluster, "k5-quiet", "k5-quiet").len();
+    let none = asked(&audit::log(cluster), "k5-quiet", "k5-quiet").len();
     figure("K5 mode readiness, nothing published", &format!("{none} requests since its start, no token mounted"));
     // A watch that begins anew is the only thing that time brings, and each does at most every 7.5 minutes.
     let most = (3.0 * hours * 60.0 / 7.5).ceil();
