@@ -42,6 +42,11 @@ pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a str> {
     condition_of(object, kind)?["status"].as_str()
 }
 
+/// The names of those that are Ready.
+pub fn ready(pods: &[Value]) -> Vec<String> {
+    pods.iter().filter(|pod| condition(pod, "Ready") == Some("True")).map(name).collect()
+}
+
 /// The role that its label gives it.
 pub fn role(pod: &Value) -> Option<&str> {
     pod["metadata"]["labels"][ROLE].as_str()

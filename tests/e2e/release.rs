@@ -119,7 +119,7 @@ impl<'a> Release<'a> {
 
     /// The names of the pods that are Ready.
     pub fn ready(&self) -> Vec<String> {
-        self.pods().iter().filter(|pod| condition(pod, "Ready") == Some("True")).map(name).collect()
+        pod::ready(&self.pods())
     }
 
     /// What redleader says in a pod; None if it does not answer.
@@ -157,7 +157,7 @@ impl<'a> Release<'a> {
             let pods = self.pods();
             let running = pods.iter().filter(|pod| condition(pod, "Initialized") == Some("True"));
             let started = running.filter(|pod| said(pod).is_some()).count();
-            (pods.len() == replicas && started == replicas).then(|| self.leader()).flatten()
+            (pods.len() == replicas && started == replicas).then(|| pod::leading(&pods).map(name)).flatten()
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::caller::Caller;
+use crate::caller::{Caller, call};
 use crate::cluster::{Cluster, seconds_since};
 use crate::figures::{figure, setting};
 use crate::pod::{failed_extends, leads_by, next_of, of_name, redleader, resign, says};
@@ -28,14 +28,13 @@ fn stopped(cluster: &Cluster) {
     release.install();
     let leader = release.settle(3);
     release.until_right(&leader);
-    eventually("the leader answers the Service", LONG, || {
-        (crate::caller::call(&release.service()).as_ref() == Some(&leader)).then_some(())
-    });
+    let service = release.service();
+    eventually("the leader answers the Service", LONG, || (call(&service).as_ref() == Some(&leader)).then_some(()));
     let pods = release.pods();
     let pod = of_name(&pods, &leader);
     let token = says(pod).expect("it leads")["token"].clone();
     let failed = failed_extends(pod);
-    let caller = Caller::start(&release.service());
+    let caller = Caller::start(&service);
     let outage = Outage::begin(cluster);
     stays_true("one leadership while the API server is away", away(), || leads_by(pod, &token));
     let seen = caller.finish();

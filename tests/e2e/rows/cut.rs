@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::caller::Caller;
+use crate::caller::{Caller, call};
 use crate::cluster::{Cluster, seconds_since};
 use crate::figures::{figure, setting};
 use crate::pod::{
@@ -49,7 +49,8 @@ fn cut_alone(cluster: &Cluster) {
     });
     let wall = Wall::around(address(cut_pod));
     let pollers: Vec<Poller> = pods.iter().map(|pod| Poller::start(pod, "/routez")).collect();
-    let (caller, began) = (Caller::start(&release.service()), boot_ms());
+    let service = release.service();
+    let (caller, began) = (Caller::start(&service), boot_ms());
     resign(redleader(&cut), STAND_BACK);
     let mut routed = Routed::default();
     let next = eventually("another leads", LONG, || {
@@ -65,7 +66,7 @@ fn cut_alone(cluster: &Cluster) {
     figure("K3 leader cut from the API server alone", &format!("label cleared {cleared:.1} s after resign"));
     eventually("the successor answers", LONG, || {
         routed.look(&release);
-        (crate::caller::call(&release.service()).as_ref() == Some(&next)).then_some(())
+        (call(&service).as_ref() == Some(&next)).then_some(())
     });
     stays_true("it says that what is published is not known", cut_for(), || {
         routed.look(&release);

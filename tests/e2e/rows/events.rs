@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::caller::{Caller, Seen};
+use crate::caller::{Caller, Seen, call};
 use crate::cluster::{Cluster, WEB, WEB_2, succeed};
 use crate::figures::figure;
 use crate::pod::{condition, name, process};
@@ -165,7 +165,7 @@ fn answering(release: &Release<'_>) -> String {
     let address = release.service();
     eventually("the leader answers the Service", LONG, || {
         let leader = release.leader()?;
-        (crate::caller::call(&address).as_ref() == Some(&leader)).then_some(leader)
+        (call(&address).as_ref() == Some(&leader)).then_some(leader)
     })
 }
 
@@ -303,7 +303,7 @@ fn node_lost(cluster: &Cluster) {
     for (doomed, leader) in all.iter().zip(&after) {
         let service = doomed.release.service();
         eventually("the Service has the next alone", LONG, || {
-            let answers = (0..10).map(|_| crate::caller::call(&service));
+            let answers = (0..10).map(|_| call(&service));
             answers.into_iter().all(|name| name.as_ref() == Some(leader)).then_some(())
         });
     }

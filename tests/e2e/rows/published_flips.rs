@@ -94,25 +94,24 @@ fn flip(release: &Release<'_>) {
     assert!(2 * seen > hand_overs(), "{text}");
 }
 
-/// Condition and label of each pod say what its redleader says.
-fn gates_are_right(release: &Release<'_>) -> Option<()> {
+/// Condition and label of each pod say what its redleader says; the pods.
+fn gates_are_right(release: &Release<'_>) -> Option<Vec<Value>> {
     let leader = release.leader()?;
-    gates_name(release, &leader)?;
-    (release.leader()? == leader).then_some(())
+    let pods = gates_name(release, &leader)?;
+    // It may have changed hands meanwhile.
+    (release.leader()? == leader).then_some(pods)
 }
 
-/// Condition and label of each pod say that this one leads.
-fn gates_name(release: &Release<'_>, leader: &str) -> Option<()> {
+/// Condition and label of each pod say that this one leads; the pods.
+fn gates_name(release: &Release<'_>, leader: &str) -> Option<Vec<Value>> {
     let pods = release.pods();
-    (pods.len() == 2 && pods.iter().all(|pod| tells(pod, leader))).then_some(())
+    (pods.len() == 2 && pods.iter().all(|pod| tells(pod, leader))).then_some(pods)
 }
 
 /// Ready is what the gate says.
 fn ready_is_right(release: &Release<'_>) -> Option<()> {
-    gates_are_right(release)?;
-    let pods = release.pods();
     let follows = |pod: &Value| condition(pod, "Ready") == condition(pod, LEADER);
-    (pods.len() == 2 && pods.iter().all(follows)).then_some(())
+    gates_are_right(release)?.iter().all(follows).then_some(())
 }
 
 /// Another controller: it merges its condition, or writes the whole status of the version that it has read, in turn.
@@ -165,20 +164,20 @@ fn replace_other(release: &Release<'_>, path: &str, message: &str) {
 /// No more Events than are documented, each in the pod's namespace and about it.
 fn few_events(release: &Release<'_>, seconds: u64) {
     let pods = release.pods();
+    let all = release.cluster.list("/apis/events.k8s.io/v1/events");
+    let old = release.cluster.list("/api/v1/namespaces/team-a/events");
     let mut counts = Vec::new();
     for pod in &pods {
         let uid = &pod["metadata"]["uid"];
         let about = |event: &&Value| {
             event["reportingController"] == "redleader.dev/redleader" && event["regarding"]["name"] == name(pod)
         };
-        let all = release.cluster.list("/apis/events.k8s.io/v1/events");
         let events: Vec<&Value> = all.iter().filter(about).collect();
         for event in &events {
             assert_eq!(event["metadata"]["namespace"], "team-a", "{event}");
             let regarding = &event["regarding"];
             assert_eq!((&regarding["kind"], &regarding["uid"]), (&json!("Pod"), uid), "{event}");
         }
-        let old = release.cluster.list("/api/v1/namespaces/team-a/events");
         let involved = old.iter().filter(|event| event["involvedObject"]["uid"] == *uid).filter(|event| {
             event["involvedObject"]["kind"] == "Pod" && event["reportingComponent"] == "redleader.dev/redleader"
         });
