@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use crate::caller::{Caller, call};
 use crate::cluster::{Cluster, seconds_since};
-use crate::figures::{figure, setting};
+use crate::figures::figure;
 use crate::pod::{failed_extends, leads_by, next_of, of_name, redleader, resign, says};
 use crate::release::{LONG, PUBLISHED, Release};
 use crate::row::{Row, Stage};
+use crate::support::scale;
 use crate::wait::{boot_ms, eventually, stays_true};
 
 pub const ROWS: &[Row] = &[Row {
@@ -20,7 +21,7 @@ pub const ROWS: &[Row] = &[Row {
 
 /// How long the API server is away.
 pub fn away() -> Duration {
-    Duration::from_secs(if setting("SCALE").as_deref() == Some("soak") { 300 } else { 60 })
+    Duration::from_secs(scale().pick(60, 300))
 }
 
 fn stopped(cluster: &Cluster) {

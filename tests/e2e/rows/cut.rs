@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::caller::{Caller, call};
 use crate::cluster::{Cluster, seconds_since};
-use crate::figures::{figure, setting};
+use crate::figures::figure;
 use crate::pod::{
     LEADER, address, condition_of, get, leading, name, next_of, of_name, pending, redleader, resign, role,
 };
@@ -14,6 +14,7 @@ use crate::poller::{Poller, Reply};
 use crate::release::{LONG, PUBLISHED, Release};
 use crate::row::{Row, Stage};
 use crate::rows::api::{STAND_BACK, tell};
+use crate::support::scale;
 use crate::wait::{boot_ms, eventually, stays_true};
 use crate::wall::Wall;
 
@@ -34,7 +35,7 @@ pub const ROWS: &[Row] = &[
 
 /// How long it stays cut.
 fn cut_for() -> Duration {
-    Duration::from_secs(if setting("SCALE").as_deref() == Some("soak") { 300 } else { 15 })
+    Duration::from_secs(scale().pick(15, 300))
 }
 
 fn cut_alone(cluster: &Cluster) {

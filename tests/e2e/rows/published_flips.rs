@@ -8,12 +8,13 @@ use serde_json::{Value, json};
 
 use crate::bench::{line_with, log, remove};
 use crate::cluster::{Cluster, seconds_since};
-use crate::figures::{figure, setting};
+use crate::figures::figure;
 use crate::pod::{
     LEADER, ROLE, condition, condition_of, leading, name, of_name, redleader, resign, role, tells, token,
 };
 use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
+use crate::support::scale;
 use crate::wait::{boot_ms, eventually, let_time_pass};
 
 pub const ROWS: &[Row] = &[Row {
@@ -25,7 +26,7 @@ pub const ROWS: &[Row] = &[Row {
 
 /// How often leadership changes hands; each time the gate of both pods flips.
 fn hand_overs() -> usize {
-    if setting("SCALE").as_deref() == Some("soak") { 250 } else { 120 }
+    scale().pick(120, 250)
 }
 
 /// The documented number of Events that one replica may make at once; after that, one a minute.

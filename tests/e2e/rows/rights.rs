@@ -9,10 +9,11 @@ use serde_json::Value;
 use crate::audit::{self, asked, word};
 use crate::bench::Bench;
 use crate::cluster::Cluster;
-use crate::figures::{figure, setting};
+use crate::figures::figure;
 use crate::pod::{self, name, redleader, said, signal};
 use crate::release::{LONG, PUBLISHED, Release, still_wrong};
 use crate::row::{Row, Stage};
+use crate::support::scale;
 use crate::wait::{eventually, let_time_pass};
 
 pub const ROWS: &[Row] = &[
@@ -142,7 +143,7 @@ fn have_token(pods: &[Value]) -> bool {
 
 /// How long the steady state is watched: the own pod's watch begins anew every 8 to 13 minutes.
 fn watched() -> Duration {
-    Duration::from_secs(if setting("SCALE").as_deref() == Some("soak") { 30 * 60 } else { 60 })
+    Duration::from_secs(scale().pick(60, 30 * 60))
 }
 
 fn requests(cluster: &Cluster) {
