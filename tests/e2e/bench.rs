@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, IMAGE, feed, succeed};
+use crate::cluster::{Cluster, HOST, IMAGE, feed, succeed};
 use crate::pod::condition;
 use crate::release::{LONG, Release, chart, render};
 use crate::wait::eventually;
@@ -63,7 +63,7 @@ impl<'a> Bench<'a> {
         self.release.pod(name)
     }
 
-    /// Waits until a pod has an address and its container runs.
+    /// Waits until a pod is Ready.
     #[track_caller]
     pub fn running(&self, name: &str) -> Value {
         eventually("the pod runs", LONG, || self.pod(name).filter(|pod| condition(pod, "Ready") == Some("True")))
@@ -154,7 +154,7 @@ impl<'a> BarePod<'a> {
                 "restartPolicy": if self.restarts { "Always" } else { "Never" },
                 "terminationGracePeriodSeconds": 10,
                 "serviceAccountName": bench, "automountServiceAccountToken": false, "enableServiceLinks": false,
-                "hostAliases": [{"ip": "10.88.0.1", "hostnames": self.hosts}],
+                "hostAliases": [{"ip": HOST, "hostnames": self.hosts}],
                 "securityContext": {
                     "runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"},
                 },

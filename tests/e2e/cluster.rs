@@ -23,6 +23,8 @@ pub const LAST: &str = "localhost/redleader:last";
 pub const WEB: &str = "localhost/web:1";
 /// The same under another name: a rollout of a new image.
 pub const WEB_2: &str = "localhost/web:2";
+/// The address of this machine in the cluster's network, where the API server listens and everything beside it.
+pub const HOST: &str = "10.88.0.1";
 /// A redis-server of this machine with a shell, for the chart's own nodes.
 pub const NODE: &str = "localhost/node:1";
 
@@ -48,7 +50,8 @@ impl Cluster {
         figure("cluster", &format!("two nodes Ready after {:.1} s", seconds_since(began)));
         images(&root);
         let has_last = last_release(&root);
-        enter(&root);
+        let space = Path::new("/run/netns").join(root.file_name().expect("the cluster's directory has a name"));
+        enter(&space).unwrap_or_else(|why| panic!("{}: {why}", space.display()));
         let (proxy, port) = proxy(&root);
         Self { root, proxy, port, has_last }
     }
@@ -193,12 +196,10 @@ pub fn feed(command: &mut Command, input: &str) -> Output {
     child.wait_with_output().expect("the command ends")
 }
 
-/// Moves this thread, and all that it starts, into the network of the cluster in this directory.
-fn enter(root: &Path) {
-    let space = Path::new("/run/netns").join(root.file_name().expect("the cluster's directory has a name"));
-    let space = std::fs::File::open(&space).unwrap_or_else(|why| panic!("{}: {why}", space.display()));
-    let entered = move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network));
-    entered.expect("only root runs this");
+/// Moves this thread, and all that it starts, into the network of this file. Only root may.
+pub fn enter(space: &Path) -> std::io::Result<()> {
+    let space = std::fs::File::open(space)?;
+    Ok(move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
 /// In the network that this thread is in.

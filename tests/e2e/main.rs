@@ -19,8 +19,8 @@
 //! * `row`: what a row is, and how rows are run;
 //! * `rows`: what is shown.
 //!
-//! `e2e` runs all rows; `e2e WORD…` those with such a word in their names; `e2e --list` names them.
-//! KEEP=1 leaves the cluster as it is, for a look at it by hand.
+//! `e2e` runs all rows, but those that compile everything at SCALE=soak alone; `e2e WORD…` those with such a word in
+//! their names; `e2e --list` names them. KEEP=1 leaves the cluster as it is, for a look at it by hand.
 
 #![allow(
     unreachable_pub,

@@ -1,5 +1,5 @@
-//! A pod: what its object says of it, what its redleader says at its own address, where the API server has no part in it,
-//! and its processes.
+//! A pod: what its object says of it, what its redleader says at its own address, where the API server has no part in
+//! it, and its processes.
 
 use std::collections::BTreeMap;
 use std::process::Command;

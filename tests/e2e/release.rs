@@ -205,7 +205,7 @@ impl<'a> Release<'a> {
         format!("{}:{}", service["spec"]["clusterIP"].as_str().unwrap(), service["spec"]["ports"][0]["port"])
     }
 
-    /// Runs redleader in a pod's container.
+    /// Runs a command in a pod's container.
     pub fn exec(&self, pod: &str, container: &str, arguments: &[&str]) -> Output {
         let words = ["exec", "-n", &self.name, pod, "-c", container, "--"];
         self.cluster.try_kubectl(&[&words, arguments].concat())
@@ -234,8 +234,8 @@ impl<'a> Release<'a> {
     /// How often containers of the replicas were started again.
     pub fn restarts(&self) -> u64 {
         let count = |pod: &Value, kind: &str| -> u64 {
-            let statuses = pod["status"][kind].as_array().cloned().unwrap_or_default();
-            statuses.iter().filter_map(|status| status["restartCount"].as_u64()).sum()
+            let statuses = pod["status"][kind].as_array().into_iter().flatten();
+            statuses.filter_map(|status| status["restartCount"].as_u64()).sum()
         };
         self.pods().iter().map(|pod| count(pod, "containerStatuses") + count(pod, "initContainerStatuses")).sum()
     }

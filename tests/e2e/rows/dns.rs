@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, IMAGE, NODE};
+use crate::cluster::{Cluster, HOST, IMAGE, NODE};
 use crate::figures::figure;
 use crate::pod::{condition, leads, metrics, said};
 use crate::release::LONG;
@@ -81,20 +81,8 @@ fn names(cluster: &Cluster) {
     for node in NAMED {
         let port = node.rsplit_once(':').expect("it has a port").1;
         // Every name is asked for again, while the nodes with addresses keep the leadership.
-        cluster.kubectl(&[
-            "exec",
-            "-n",
-            "c139",
-            "nodes",
-            "--",
-            "redis-cli",
-            "-p",
-            port,
-            "CLIENT",
-            "KILL",
-            "TYPE",
-            "normal",
-        ]);
+        let kill = ["redis-cli", "-p", port, "CLIENT", "KILL", "TYPE", "normal"];
+        cluster.kubectl(&[&["exec", "-n", "c139", "nodes", "--"][..], &kill].concat());
     }
     for fault in &FAULTS {
         resolved(cluster, fault, 2);
@@ -148,7 +136,7 @@ fn block(fault: &Fault, port: usize, nodes: &str) -> String {
     let authority = r#"authority ". 5 IN SOA dns. dns. 1 60 60 60 5""#;
     format!(
         ".:{port} {{
-  bind 10.88.0.1
+  bind {HOST}
   {does}
   template IN A . {{
     {there}
@@ -206,7 +194,8 @@ spec:
 
 /// A name server as pods know one: a Service of port 53. Its address.
 fn name_server(cluster: &Cluster, name: &str, port: usize) -> String {
-    cluster.apply(&NAME_SERVER.replace("NAME", name).replace("PORT", &port.to_string()));
+    let manifest = NAME_SERVER.replace("NAME", name).replace("PORT", &port.to_string()).replace("HOST", HOST);
+    cluster.apply(&manifest);
     let service = cluster.get(&format!("/api/v1/namespaces/c139/services/{name}")).expect("the Service is there");
     service["spec"]["clusterIP"].as_str().expect("it has an address").to_owned()
 }
@@ -223,7 +212,7 @@ kind: EndpointSlice
 metadata: {name: NAME, namespace: c139, labels: {kubernetes.io/service-name: NAME}}
 addressType: IPv4
 ports: [{name: udp, port: PORT, protocol: UDP}, {name: tcp, port: PORT, protocol: TCP}]
-endpoints: [{addresses: [10.88.0.1], conditions: {ready: true}}]
+endpoints: [{addresses: [HOST], conditions: {ready: true}}]
 "#;
 
 fn replica(cluster: &Cluster, fault: &Fault, dns: &str, nodes: &str) {

@@ -1,15 +1,12 @@
 //! The chart's NetworkPolicies, enforced by kube-router.
 
-use std::fs::File;
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
-use std::os::fd::AsFd;
 use std::thread;
 use std::time::Duration;
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
-use crate::cluster::{Cluster, WEB, succeed};
+use crate::cluster::{Cluster, WEB, enter, succeed};
 use crate::figures::figure;
 use crate::pod::{self, condition, name};
 use crate::release::{LONG, Release, still_wrong};
@@ -123,8 +120,7 @@ fn reaches(release: &Release<'_>, from: &str, to: &str) -> bool {
     let answers = spaces.flatten().find_map(|space| {
         // A thread of its own, which ends in that network. It is the pod's if the pod's address is there.
         let asks = move || {
-            let space = File::open(space.path()).ok()?;
-            move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network)).ok()?;
+            enter(&space.path()).ok()?;
             UdpSocket::bind((from, 0)).ok()?;
             Some(TcpStream::connect_timeout(&to, Duration::from_secs(1)).is_ok())
         };

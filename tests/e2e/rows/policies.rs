@@ -95,11 +95,8 @@ fn under_policy<'a>(cluster: &'a Cluster, name: &str, mode: &[&str]) -> Release<
 fn is_active(release: &Release<'_>, pod: &str) {
     let who = impersonated(release);
     eventually("the policy is in force", LONG, || attempt(release, &who, pod, "", &label("example", "x")).err());
-    let namespace = &release.name;
-    let path = format!(
-        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/redleader-{namespace}.{}",
-        release.name
-    );
+    let path =
+        format!("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/redleader-{0}.{0}", release.name);
     let warnings = eventually("the policy's types are checked", LONG, || {
         let policy = release.cluster.get(&path)?;
         let is_checked = policy["status"]["observedGeneration"] == policy["metadata"]["generation"];

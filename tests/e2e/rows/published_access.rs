@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::bench::{BarePod, Bench, line_with};
-use crate::cluster::{Cluster, seconds_since, succeed};
+use crate::cluster::{Cluster, HOST, seconds_since, succeed};
 use crate::figures::figure;
 use crate::pod::{self, leads, said};
 use crate::release::LONG;
@@ -35,11 +35,9 @@ pub const ROWS: &[Row] = &[
     },
 ];
 
-const LABEL: (&str, &str) = ("REDLEADER_KUBE_LABEL", "on");
-
 /// A bare pod that publishes its label.
 fn labelled(name: &str) -> BarePod<'_> {
-    BarePod::new(name).env(LABEL.0, LABEL.1)
+    BarePod::new(name).env("REDLEADER_KUBE_LABEL", "on")
 }
 
 /// Waits until a pod's redleader leads; its token.
@@ -101,8 +99,7 @@ fn who_it_is(cluster: &Cluster) {
 /// The name that the API server has within the cluster, and another.
 const NAME: &str = "kubernetes.default.svc";
 const CHAINED: &str = "chained.kubernetes.default.svc";
-/// Where the API server with the other certificates listens.
-const ADDRESS: &str = "10.88.0.1";
+/// Where the API server with the other certificates listens, at its address.
 const PORT: &str = "6444";
 
 fn certificates(cluster: &Cluster) {
@@ -122,18 +119,18 @@ fn certificates(cluster: &Cluster) {
         cluster.kubectl(&["create", "configmap", "-n", "c79", authority, &file]);
     }
     eventually("the other API server is ready", LONG, || {
-        let server = format!("--server=https://{ADDRESS}:{PORT}");
+        let server = format!("--server=https://{HOST}:{PORT}");
         let output = cluster.try_kubectl(&["get", "--raw", "/readyz", &server]);
         output.status.success().then_some(())
     });
     figure("C79 one more API server", &format!("ready after {:.1} s", seconds_since(began)));
     let pods = [
-        ("address-only", ADDRESS, "kube-root-ca.crt", true),
+        ("address-only", HOST, "kube-root-ca.crt", true),
         ("name-only", NAME, "kube-root-ca.crt", true),
         ("intermediate", CHAINED, "kube-root-ca.crt", true),
-        ("bundle-of-two", ADDRESS, "bundle", true),
-        ("leaf-as-authority", ADDRESS, "leaf", false),
-        ("wrong-authority", ADDRESS, "stranger", false),
+        ("bundle-of-two", HOST, "bundle", true),
+        ("leaf-as-authority", HOST, "leaf", false),
+        ("wrong-authority", HOST, "stranger", false),
         ("wrong-name", "wrong.example", "kube-root-ca.crt", false),
     ];
     for (name, host, authority, _) in pods {
@@ -173,11 +170,11 @@ fn judge(bench: &Bench<'_>, pod: &str, host: &str, works: bool) {
 /// One for the address only, one for the name only, one of an intermediate, and what else pods take for the authority.
 fn make_certificates(pki: &Path) {
     let ca = ("ca.crt", "ca.key");
-    issue(pki, "by-ip", "basicConstraints=CA:FALSE\nsubjectAltName=IP:10.88.0.1\n", ca);
-    issue(pki, "by-name", "basicConstraints=CA:FALSE\nsubjectAltName=DNS:kubernetes.default.svc\n", ca);
+    let of = |subject: &str| format!("basicConstraints=CA:FALSE\nsubjectAltName={subject}\n");
+    issue(pki, "by-ip", &of(&format!("IP:{HOST}")), ca);
+    issue(pki, "by-name", &of(&format!("DNS:{NAME}")), ca);
     issue(pki, "between", "basicConstraints=critical,CA:TRUE\nkeyUsage=critical,keyCertSign\n", ca);
-    let name = format!("basicConstraints=CA:FALSE\nsubjectAltName=DNS:{CHAINED}\n");
-    issue(pki, "chained", &name, ("between.crt", "between.key"));
+    issue(pki, "chained", &of(&format!("DNS:{CHAINED}")), ("between.crt", "between.key"));
     let stranger = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "stranger.key", "-out", "stranger.ca"];
     openssl(pki, &[&stranger[..], &["-subj", "/CN=stranger", "-days", "30"]].concat());
     let read = |name: &str| std::fs::read(pki.join(name)).expect("it was made");
@@ -207,7 +204,7 @@ const DEAD: &str = "http://127.0.0.1:9";
 
 fn proxies(cluster: &Cluster) {
     let bench = Bench::new(cluster, "c81", &["publish.label=true"]);
-    let tunnel = Tunnel::start("10.88.0.1");
+    let tunnel = Tunnel::start(HOST);
     let with_environment = |pod: BarePod<'static>| {
         let names = ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"].map(str::to_owned);
         let lower = names.clone().map(|name| name.to_lowercase());

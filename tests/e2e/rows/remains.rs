@@ -100,16 +100,12 @@ fn judge(release: &Release<'_>, path: &str, what: &str) {
     assert_eq!(pod["metadata"]["deletionTimestamp"].is_null(), what == "Failed", "{pod}");
     let killed = eventually("the kubelet tells of its end", LONG, || {
         let pod = release.cluster.get(path).expect("it stays");
-        let containers = pod["status"]["initContainerStatuses"].as_array().cloned().unwrap_or_default();
-        let ours = containers.into_iter().find(|container| name_of(container) == "redleader")?;
-        (!ours["state"]["terminated"].is_null()).then_some(ours)
+        let mut containers = pod["status"]["initContainerStatuses"].as_array().into_iter().flatten();
+        let ours = containers.find(|container| container["name"] == "redleader")?;
+        (!ours["state"]["terminated"].is_null()).then(|| ours.clone())
     });
     assert_eq!(killed["state"]["terminated"]["exitCode"], 137, "{killed}");
     assert_eq!(killed["restartCount"], 0, "{killed}");
-}
-
-fn name_of(container: &Value) -> &str {
-    container["name"].as_str().unwrap_or_default()
 }
 
 /// Whether the Service sends requests to this pod.

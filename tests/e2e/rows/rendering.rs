@@ -319,7 +319,6 @@ fn find(objects: &[Value], kind: &str) -> Value {
 }
 
 fn variable(container: &Value, name: &str) -> String {
-    let variables = container["env"].as_array().cloned().unwrap_or_default();
-    let found = variables.iter().find(|variable| variable["name"] == name);
+    let found = container["env"].as_array().into_iter().flatten().find(|variable| variable["name"] == name);
     found.and_then(|variable| variable["value"].as_str()).unwrap_or_default().to_owned()
 }
