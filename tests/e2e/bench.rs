@@ -71,7 +71,7 @@ impl<'a> Bench<'a> {
 
     /// What the one container of a pod has logged.
     pub fn log(&self, pod: &str) -> String {
-        log(&self.release, pod, "redleader")
+        log(&self.release, pod)
     }
 
     /// Takes all of it away.
@@ -80,9 +80,9 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// What a pod's container has logged.
-pub fn log(release: &Release<'_>, pod: &str, container: &str) -> String {
-    let output = release.cluster.try_kubectl(&["logs", "-n", &release.name, pod, "-c", container]);
+/// What a pod's redleader has logged, if it has begun to.
+pub fn log(release: &Release<'_>, pod: &str) -> String {
+    let output = release.cluster.try_kubectl(&["logs", "-n", &release.name, pod, "-c", "redleader"]);
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 

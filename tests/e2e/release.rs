@@ -52,22 +52,29 @@ impl<'a> Release<'a> {
 
     /// `helm install`, without any wait of Helm's own but for hooks.
     pub fn install(&self) -> String {
-        succeed("helm install", self.helm("install", &[]))
+        succeed("helm install", self.put("install", &[]))
     }
 
     /// `helm upgrade` with more values; they stay for the next one.
     pub fn upgrade(&mut self, values: &[&str], flags: &[&str]) -> Output {
         self.values.extend(values.iter().map(|value| (*value).to_owned()));
-        self.helm("upgrade", flags)
+        self.put("upgrade", flags)
     }
 
     /// `helm uninstall`.
     pub fn uninstall(&self) -> String {
-        let mut command = self.cluster.command("helm");
-        succeed("helm uninstall", command.args(["uninstall", &self.name, "-n", &self.name]).output().expect("helm"))
+        self.helm(&["uninstall"])
     }
 
-    fn helm(&self, what: &str, flags: &[&str]) -> Output {
+    /// A command of helm about this release, which has to succeed: what it says.
+    #[track_caller]
+    pub fn helm(&self, words: &[&str]) -> String {
+        let mut command = self.cluster.command("helm");
+        let output = command.args(words).args([&self.name, "-n", &self.name]).output();
+        succeed(&format!("helm {}", words.join(" ")), output.expect("helm is in the cache"))
+    }
+
+    fn put(&self, what: &str, flags: &[&str]) -> Output {
         let mut command = self.cluster.command("helm");
         command.args([what, &self.name]).arg(chart()).args(["-n", &self.name]).args(flags);
         for value in &self.values {
@@ -223,6 +230,12 @@ impl<'a> Release<'a> {
         eventually("a killed process is dead", LONG, is_dead)
     }
 
+    /// `kubectl scale` of the replicas.
+    pub fn scale(&self, count: usize) {
+        let (deployment, replicas) = (format!("deployment/{}", self.name), format!("--replicas={count}"));
+        self.cluster.kubectl(&["scale", "-n", &self.name, &deployment, &replicas]);
+    }
+
     /// Asks once to evict a pod, as `kubectl drain` does: the status of the answer.
     pub fn evict(&self, pod: &str) -> u16 {
         let metadata = format!(r#"{{"name":"{pod}","namespace":"{}"}}"#, self.name);
@@ -266,13 +279,8 @@ pub fn render(cluster: &Cluster, chart: &Path, words: &[impl AsRef<OsStr>]) -> R
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
-/// What the API server makes of a manifest: every object as it would be, or why not.
-pub fn dry_run(cluster: &Cluster, namespace: &str, manifest: &str) -> Result<Vec<Value>, String> {
-    dry_run_with(cluster, namespace, manifest, &[])
-}
-
-/// The same with more flags.
-pub fn dry_run_with(cluster: &Cluster, namespace: &str, manifest: &str, flags: &[&str]) -> Result<Vec<Value>, String> {
+/// What the API server makes of a manifest: every object as it would be, or why not. Flags are those of `kubectl apply`.
+pub fn dry_run(cluster: &Cluster, namespace: &str, manifest: &str, flags: &[&str]) -> Result<Vec<Value>, String> {
     let mut command = cluster.command("kubectl");
     command.args(["apply", "--dry-run=server", "-n", namespace, "-o", "json", "-f", "-"]).args(flags);
     let output = feed(&mut command, manifest);

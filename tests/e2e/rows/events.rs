@@ -209,10 +209,8 @@ fn roll(mode: &Mode, release: &mut Release<'_>, _: &str) -> Option<u64> {
 }
 
 fn scale(_: &Mode, release: &mut Release<'_>, _: &str) -> Option<u64> {
-    let deployment = format!("deployment/{}", release.name);
     for count in [1, 3] {
-        let replicas = format!("--replicas={count}");
-        release.cluster.kubectl(&["scale", "-n", &release.name, &deployment, &replicas]);
+        release.scale(count);
         release.settle(count);
         answering(release);
     }

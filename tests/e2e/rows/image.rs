@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, HOST, IMAGE, feed, package, seconds_since, succeed};
+use crate::cluster::{Cluster, HOST, IMAGE, package, seconds_since, succeed};
 use crate::figures::figure;
 use crate::pod::condition;
-use crate::release::LONG;
+use crate::release::{LONG, dry_run};
 use crate::row::{Row, Stage};
 use crate::wait::{boot_ms, eventually, let_time_pass};
 
@@ -56,9 +56,8 @@ fn allowed_nothing(cluster: &Cluster) {
     cluster.namespace("k8");
     let pod = POD.replace("IMAGE", IMAGE).replace("HOST", HOST);
     let anyone = pod.replace("readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}", "");
-    let refused = feed(cluster.command("kubectl").args(["apply", "--dry-run=server", "-f", "-"]), &anyone);
-    let why = String::from_utf8_lossy(&refused.stderr);
-    assert!(!refused.status.success() && why.contains("violates PodSecurity"), "restricted is not enforced: {why}");
+    let why = dry_run(cluster, "k8", &anyone, &[]).expect_err("restricted is not enforced");
+    assert!(why.contains("violates PodSecurity"), "{why}");
     cluster.apply(&pod);
     let path = "/api/v1/namespaces/k8/pods/bare";
     eventually("the pod runs", LONG, || cluster.get(path).filter(|pod| condition(pod, "Ready") == Some("True")));

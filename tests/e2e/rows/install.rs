@@ -119,20 +119,16 @@ fn from_start_to_leadership(release: &Release<'_>, of: &str) {
 }
 
 fn all_start_again(release: &Release<'_>) {
-    let deployment = format!("deployment/{}", release.name);
     for count in [0, 3] {
-        let replicas = format!("--replicas={count}");
-        release.cluster.kubectl(&["scale", "-n", &release.name, &deployment, &replicas]);
+        release.scale(count);
         eventually("all have come or gone", LONG, || (release.all_pods().len() == count).then_some(()));
     }
     release.settle(3);
 }
 
 fn helm_test(release: &Release<'_>) {
-    let mut command = release.cluster.command("helm");
-    let output = command.args(["test", &release.name, "-n", &release.name]).output().expect("helm");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("Succeeded"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let said = release.helm(&["test"]);
+    assert!(said.contains("Succeeded"), "{said}");
 }
 
 /// Every kind that a namespace can hold, save what the cluster itself puts in or keeps for a while.

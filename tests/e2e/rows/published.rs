@@ -130,7 +130,7 @@ fn taken_by_another(release: &Release<'_>, leader: &Value, token: &Value) {
     let note = format!("stopped leading lock redleader:c3/c3: lost, token {token}");
     let lost = event(release, leader, &note);
     assert_eq!((&lost["type"], &lost["reason"]), (&json!("Warning"), &json!("LeaderSteppedDown")));
-    let said = log(release, &name(leader), "redleader");
+    let said = log(release, &name(leader));
     let line = line_with(&said, &["lost on a node", "held by other"]).unwrap_or_else(|| panic!("{said}"));
     let line: Value = serde_json::from_str(&line).expect("a log line is JSON");
     assert!(
@@ -183,9 +183,8 @@ fn twins(cluster: &Cluster) {
     signal(redleader(&first), Signal::STOP);
     let second = next_of(&pods, &[&first]);
     eventually("the Lease names the other", LONG, || shows(&second));
-    let warning = eventually("it is warned about", LONG, || {
-        line_with(&log(&release, &second, "redleader"), &["identities are not unique"])
-    });
+    let warning =
+        eventually("it is warned about", LONG, || line_with(&log(&release, &second), &["identities are not unique"]));
     signal(redleader(&first), Signal::CONT);
     let line: Value = serde_json::from_str(&warning).expect("a log line is JSON");
     assert_eq!(line["level"], "WARN", "{line}");

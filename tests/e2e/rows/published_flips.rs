@@ -187,7 +187,7 @@ fn few_events(release: &Release<'_>, seconds: u64) {
         let told = release.cluster.kubectl(&["describe", "pod", "-n", "team-a", &name(pod)]);
         assert!(told.contains("LeaderElected") && told.contains("LeaderSteppedDown"), "{told}");
         // That the other has changed its own pod meanwhile is no fault.
-        let fault = line_with(&log(release, &name(pod), "redleader"), &["cannot publish", "422"]);
+        let fault = line_with(&log(release, &name(pod)), &["cannot publish", "422"]);
         assert_eq!(fault, None);
     }
     let most = EVENTS_AT_ONCE + seconds / 60;

@@ -11,7 +11,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use crate::bench::{Bench, line_with};
-use crate::cluster::{Cluster, succeed};
+use crate::cluster::Cluster;
 use crate::figures::figure;
 use crate::node::tell;
 use crate::pod::{self, get, name, said};
@@ -333,9 +333,7 @@ fn rendered(bench: &Bench<'_>) -> Vec<Heard> {
     let words = ["c67", "-n", "c67", "--set", "redis.addresses={a,b,c}", "--set", "redis.existingSecret=p9"];
     let text = render(bench.release.cluster, &chart(), &words).expect("the chart renders");
     assert!(text.contains("kind: Job") && text.contains("kind: Deployment"), "{text}");
-    let mut command = bench.release.cluster.command("helm");
-    let notes = succeed("helm", command.args(["get", "notes", "c67", "-n", "c67"]).output().expect("helm"));
-    vec![("chart rendered".to_owned(), text), ("chart notes".to_owned(), notes)]
+    vec![("chart rendered".to_owned(), text), ("chart notes".to_owned(), bench.release.helm(&["get", "notes"]))]
 }
 
 /// The logs of the cluster itself, and who asked the API server for what.

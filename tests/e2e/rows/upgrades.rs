@@ -80,7 +80,7 @@ fn own_nodes(cluster: &Cluster) {
 
     // It keeps a pod for as long as an app could take to end: no replica any more, and it could lead.
     finalizers(&release, &next, json!(["example.com/ends"]));
-    release.cluster.kubectl(&["scale", "-n", "k9-list", "deployment/k9-list", "--replicas=0"]);
+    release.scale(0);
     eventually("one is ending", LONG, || (release.pods_of("replica").len() == 1).then_some(()));
     refused(
         &mut release,
