@@ -50,6 +50,15 @@ impl<'a> Release<'a> {
         Self { cluster, name: name.to_owned(), values: all }
     }
 
+    /// The same, installed and settled; who leads.
+    #[track_caller]
+    pub fn up(cluster: &'a Cluster, name: &str, values: &[&str], replicas: usize) -> (Self, String) {
+        let release = Self::new(cluster, name, values);
+        release.install();
+        let leader = release.settle(replicas);
+        (release, leader)
+    }
+
     /// `helm install`, without any wait of Helm's own but for hooks.
     pub fn install(&self) -> String {
         succeed("helm install", self.put("install", &[]))

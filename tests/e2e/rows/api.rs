@@ -25,9 +25,7 @@ pub fn away() -> Duration {
 }
 
 fn stopped(cluster: &Cluster) {
-    let release = Release::new(cluster, "k3", &PUBLISHED);
-    release.install();
-    let leader = release.settle(3);
+    let (release, leader) = Release::up(cluster, "k3", &PUBLISHED, 3);
     release.until_right(&leader);
     let service = release.service();
     eventually("the leader answers the Service", LONG, || (call(&service).as_ref() == Some(&leader)).then_some(()));

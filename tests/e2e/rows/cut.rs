@@ -39,9 +39,7 @@ fn cut_for() -> Duration {
 }
 
 fn cut_alone(cluster: &Cluster) {
-    let release = Release::new(cluster, "k3-cut", &PUBLISHED);
-    release.install();
-    let cut = release.settle(3);
+    let (release, cut) = Release::up(cluster, "k3-cut", &PUBLISHED, 3);
     release.until_right(&cut);
     let pods = release.pods();
     let cut_pod = of_name(&pods, &cut);
@@ -154,9 +152,7 @@ fn logged_at(release: &Release<'_>, pod: &str, message: &str) -> u64 {
 const EXIT_MOST: u64 = 5 * 2000;
 
 fn leave_while_cut(cluster: &Cluster) {
-    let release = Release::new(cluster, "k3-leaving", &PUBLISHED);
-    release.install();
-    let cut = release.settle(3);
+    let (release, cut) = Release::up(cluster, "k3-leaving", &PUBLISHED, 3);
     release.until_right(&cut);
     let pods = release.pods();
     let pid = redleader(&cut);

@@ -32,9 +32,7 @@ const VALUES: [&str; 7] = [
 ];
 
 fn only_the_release(cluster: &Cluster) {
-    let mut release = Release::new(cluster, "k9-network", &VALUES);
-    release.install();
-    let leader = release.settle(2);
+    let (mut release, leader) = Release::up(cluster, "k9-network", &VALUES, 2);
     others(&release);
     let node = address(&pod(&release, "k9-network-nodes-0"), 6379);
     for pod in ["stranger", "scraper", leader.as_str()] {

@@ -30,9 +30,7 @@ fn scale(release: &Release<'_>, count: u32) {
 }
 
 fn all_down(cluster: &Cluster) {
-    let release = Release::new(cluster, "k4-down", &["app.port=8080"]);
-    release.install();
-    release.settle(3);
+    let (release, _) = Release::up(cluster, "k4-down", &["app.port=8080"], 3);
     let restarts = release.restarts();
     scale(&release, 0);
     eventually("nobody is Ready", LONG, || (release.leader().is_none() && release.ready().is_empty()).then_some(()));
@@ -52,9 +50,7 @@ fn all_down(cluster: &Cluster) {
 }
 
 fn rolled(cluster: &Cluster) {
-    let release = Release::new(cluster, "k4-roll", &["app.port=8080"]);
-    release.install();
-    let leader = release.settle(3);
+    let (release, leader) = Release::up(cluster, "k4-roll", &["app.port=8080"], 3);
     let token = release.leader_json(&leader).expect("it leads")["token"].clone();
     let before: Vec<String> = uids(&release);
     let began = boot_ms();

@@ -278,9 +278,7 @@ fn history(release: &Release<'_>, version: &Value) -> Vec<(String, String)> {
 
 /// Connections of all replicas die at the moment at which the leadership moves.
 fn dead_flow(cluster: &Cluster) {
-    let release = Release::new(cluster, "k3-dead-flow", &PUBLISHED);
-    release.install();
-    let first = release.settle(3);
+    let (release, first) = Release::up(cluster, "k3-dead-flow", &PUBLISHED, 3);
     release.until_right(&first);
     let pods = release.pods();
     let walls: Vec<(Wall, usize)> = pods.iter().map(|pod| Wall::across_open_flows(address(pod))).collect();

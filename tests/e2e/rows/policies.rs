@@ -64,9 +64,7 @@ fn admission_policy(cluster: &Cluster) {
 
 /// A release goes through elections, and the policy refuses nothing of it.
 fn under_policy<'a>(cluster: &'a Cluster, name: &str, mode: &[&str]) -> Release<'a> {
-    let release = Release::new(cluster, name, &[&PUBLISHED, mode].concat());
-    release.install();
-    let first = release.settle(3);
+    let (release, first) = Release::up(cluster, name, &[&PUBLISHED, mode].concat(), 3);
     is_active(&release, &first);
     eventually("all that is published is right", LONG, || all_is_right(&release, &first));
     let second = release.hand_over(&first);
@@ -286,9 +284,8 @@ fn budgets(cluster: &Cluster) {
 
 /// Two replicas of mode label: while one is not Ready the other one stays, and the one that is not may always go.
 fn one_at_a_time(cluster: &Cluster) {
-    let release = Release::new(cluster, "k9-budget", &["mode=label", "app.port=8080", "replicas=2", "ttl=4s"]);
-    release.install();
-    let leader = release.settle(2);
+    let (release, leader) =
+        Release::up(cluster, "k9-budget", &["mode=label", "app.port=8080", "replicas=2", "ttl=4s"], 2);
     allows(&release, 1);
     let standby = release.pods().iter().map(name).find(|pod| *pod != leader).expect("two replicas");
     signal(wait_for_process(&standby, "redleader"), Signal::STOP);

@@ -92,9 +92,7 @@ const TTL: Duration = Duration::from_secs(5);
 
 fn losses(cluster: &Cluster) {
     let values = ["mode=label", "app.port=8080", "publish.events=true", "replicas=2", "ttl=5s"];
-    let release = Release::new(cluster, "c3", &values);
-    release.install();
-    let paused = release.settle(2);
+    let (release, paused) = Release::up(cluster, "c3", &values, 2);
     let pods = release.pods();
     let first = token(of_name(&pods, &paused)).expect("it leads");
     signal(redleader(&paused), Signal::STOP);
@@ -166,9 +164,7 @@ fn event(release: &Release<'_>, pod: &Value, note: &str) -> Value {
 fn twins(cluster: &Cluster) {
     let identity = ["extraEnv[0].name=REDLEADER_IDENTITY", "extraEnv[0].value=twin"];
     let values = ["mode=label", "app.port=8080", "publish.lease=twins", "replicas=2", "ttl=5s"];
-    let release = Release::new(cluster, "c25", &[&values[..], &identity].concat());
-    release.install();
-    let first = release.settle(2);
+    let (release, first) = Release::up(cluster, "c25", &[&values[..], &identity].concat(), 2);
     let pods = release.pods();
     let uid = |wanted: &str| of_name(&pods, wanted)["metadata"]["uid"].as_str().expect("every pod has one");
     let shows = |pod: &str| {

@@ -147,12 +147,8 @@ fn watched() -> Duration {
 }
 
 fn requests(cluster: &Cluster) {
-    let release = Release::new(cluster, "k5", &PUBLISHED);
-    release.install();
-    let leader = release.settle(3);
-    let quiet = Release::new(cluster, "k5-quiet", &["app.port=8080"]);
-    quiet.install();
-    quiet.settle(3);
+    let (release, leader) = Release::up(cluster, "k5", &PUBLISHED, 3);
+    let (quiet, _) = Release::up(cluster, "k5-quiet", &["app.port=8080"], 3);
     release.until_right(&leader);
     let_time_pass("what else publishers tell", Duration::from_secs(5));
     let before = asked(&audit::log(cluster), "k5", "k5").len();

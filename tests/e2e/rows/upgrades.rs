@@ -43,9 +43,7 @@ fn list_of_nodes(cluster: &Cluster) {
 
 /// The chart's own nodes, with replicas that lead, and with none.
 fn own_nodes(cluster: &Cluster) {
-    let mut release = Release::new(cluster, "k9-list", &["mode=label", "app.port=8080", "ttl=4s"]);
-    release.install();
-    let leader = release.settle(3);
+    let (mut release, leader) = Release::up(cluster, "k9-list", &["mode=label", "app.port=8080", "ttl=4s"], 3);
     let token = release.leader_json(&leader).expect("it leads")["token"].clone();
     let (kept, nodes) = (release.password(), nodes_of(&release));
     assert_eq!(kept.len(), 32, "of characters");
