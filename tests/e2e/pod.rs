@@ -20,7 +20,7 @@ pub const ROLE: &str = "redleader.dev/role";
 pub const LEADER: &str = "redleader.dev/leader";
 
 /// No machine is so busy that a pod that lives answers later.
-const LATE: Duration = Duration::from_secs(5);
+pub const LATE: Duration = Duration::from_secs(5);
 
 /// An object's name.
 pub fn name(object: &Value) -> String {

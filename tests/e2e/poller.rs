@@ -5,15 +5,12 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::caller::get_within;
-use crate::pod::{endpoints, name};
+use crate::pod::{LATE, endpoints, name};
 use crate::repeated::Repeated;
 use crate::wait::boot_ms;
 
 /// Between two questions to one pod.
 const BETWEEN: Duration = Duration::from_millis(20);
-
-/// No machine is so busy that it takes longer.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One question, and what was answered.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +35,7 @@ impl Poller {
         let address = endpoints(pod);
         let replies = Repeated::start(BETWEEN, move |replies: &mut Vec<Reply>| {
             let asked = boot_ms();
-            let status = get_within(&address, PATIENCE, path).map_or(0, |(status, _)| status);
+            let status = get_within(&address, LATE, path).map_or(0, |(status, _)| status);
             replies.push(Reply { asked, came: boot_ms(), status });
         });
         Self { pod: name(pod), replies }
