@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, IMAGE, feed, succeed};
-use crate::release::{LONG, Release, chart, condition, render};
+use crate::cluster::{Cluster, HOST, IMAGE, feed, succeed};
+use crate::pod::condition;
+use crate::release::{LONG, Release, chart, render};
 use crate::wait::eventually;
 
 /// A namespace with the nodes of a release.
@@ -40,9 +41,16 @@ impl<'a> Bench<'a> {
         succeed("apply", feed(command.args(["apply", "-n", namespace, "-f", "-"]), &manifest));
     }
 
+    /// The pods of an instance.
+    pub fn pods_of(&self, instance: &str) -> Vec<Value> {
+        let mut pods = self.release.pods();
+        pods.retain(|pod| pod["metadata"]["labels"]["app.kubernetes.io/instance"] == instance);
+        pods
+    }
+
     /// The pod of an instance with one replica.
     pub fn pod_of(&self, instance: &str) -> Option<Value> {
-        self.release.pods().into_iter().find(|pod| pod["metadata"]["labels"]["app.kubernetes.io/instance"] == instance)
+        self.pods_of(instance).into_iter().next()
     }
 
     /// Starts a bare pod.
@@ -52,10 +60,10 @@ impl<'a> Bench<'a> {
 
     /// A pod as it is.
     pub fn pod(&self, name: &str) -> Option<Value> {
-        self.release.cluster.get(&format!("/api/v1/namespaces/{}/pods/{name}", self.release.name))
+        self.release.pod(name)
     }
 
-    /// Waits until a pod has an address and its container runs.
+    /// Waits until a pod is Ready.
     #[track_caller]
     pub fn running(&self, name: &str) -> Value {
         eventually("the pod runs", LONG, || self.pod(name).filter(|pod| condition(pod, "Ready") == Some("True")))
@@ -63,7 +71,7 @@ impl<'a> Bench<'a> {
 
     /// What the one container of a pod has logged.
     pub fn log(&self, pod: &str) -> String {
-        log(&self.release, pod, "redleader")
+        log(&self.release, pod)
     }
 
     /// Takes all of it away.
@@ -72,9 +80,9 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// What a pod's container has logged.
-pub fn log(release: &Release<'_>, pod: &str, container: &str) -> String {
-    let output = release.cluster.try_kubectl(&["logs", "-n", &release.name, pod, "-c", container]);
+/// What a pod's redleader has logged, if it has begun to.
+pub fn log(release: &Release<'_>, pod: &str) -> String {
+    let output = release.cluster.try_kubectl(&["logs", "-n", &release.name, pod, "-c", "redleader"]);
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
@@ -146,7 +154,7 @@ impl<'a> BarePod<'a> {
                 "restartPolicy": if self.restarts { "Always" } else { "Never" },
                 "terminationGracePeriodSeconds": 10,
                 "serviceAccountName": bench, "automountServiceAccountToken": false, "enableServiceLinks": false,
-                "hostAliases": [{"ip": "10.88.0.1", "hostnames": self.hosts}],
+                "hostAliases": [{"ip": HOST, "hostnames": self.hosts}],
                 "securityContext": {
                     "runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"},
                 },

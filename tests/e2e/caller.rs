@@ -2,17 +2,15 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::wait::{boot_ms, let_time_pass};
+use crate::repeated::Repeated;
+use crate::wait::boot_ms;
 
 /// Between two calls: short beside every gap that is worth a figure.
 const BETWEEN: Duration = Duration::from_millis(20);
 /// What takes longer is no answer.
-const PATIENCE: Duration = Duration::from_millis(500);
+pub const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Nobody is elected, resigns and is elected again within less: a replica that resigned stands back for much longer.
 const AGAIN_MILLIS: u64 = 3000;
@@ -33,8 +31,7 @@ pub struct Answer {
 
 /// Calls until it is asked for what it has noted.
 pub struct Caller {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Vec<Answer>>,
+    answers: Repeated<Vec<Answer>>,
     began: u64,
 }
 
@@ -51,26 +48,19 @@ pub struct Seen {
 impl Caller {
     /// Calls this address from now on.
     pub fn start(address: &str) -> Self {
-        let (stop, address) = (Arc::new(AtomicBool::new(false)), address.to_owned());
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            let mut answers = Vec::new();
-            while !stopped.load(Ordering::Relaxed) {
-                let asked = boot_ms();
-                if let Some(name) = call(&address) {
-                    answers.push(Answer { asked, came: boot_ms(), name });
-                }
-                let_time_pass("calls are spread over time", BETWEEN);
+        let address = address.to_owned();
+        let answers = Repeated::start(BETWEEN, move |answers: &mut Vec<Answer>| {
+            let asked = boot_ms();
+            if let Some(name) = call(&address) {
+                answers.push(Answer { asked, came: boot_ms(), name });
             }
-            answers
         });
-        Self { stop, thread, began: boot_ms() }
+        Self { answers, began: boot_ms() }
     }
 
     /// Ends the calls.
     pub fn finish(self) -> Seen {
-        self.stop.store(true, Ordering::Relaxed);
-        let answers = self.thread.join().expect("the caller does not panic");
+        let answers = self.answers.finish();
         Seen { answers, began: self.began, ended: boot_ms() }
     }
 }
@@ -120,7 +110,12 @@ pub fn call(address: &str) -> Option<String> {
 
 /// GET: status and body; None if there is no answer in time.
 pub fn get(address: &str, path: &str) -> Option<(u16, String)> {
-    exchange(address, PATIENCE, &format!("GET {path} HTTP/1.0\r\n\r\n"))
+    get_within(address, PATIENCE, path)
+}
+
+/// GET of whoever may be late: what takes longer than this is no answer.
+pub fn get_within(address: &str, patience: Duration, path: &str) -> Option<(u16, String)> {
+    exchange(address, patience, &format!("GET {path} HTTP/1.0\r\n\r\n"))
 }
 
 /// One request on a connection of its own; HTTP/1.0, so that the answer has no parts and ends with the connection.

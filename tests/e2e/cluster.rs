@@ -1,10 +1,9 @@
 //! The control plane, its nodes and images, and the way to its API.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -12,6 +11,8 @@ use serde_json::Value;
 
 use crate::caller::exchange;
 use crate::figures::{figure, setting};
+use crate::release::LONG;
+use crate::support::Process;
 use crate::wait::{boot_ms, eventually};
 
 /// The image under test, as it is called in the cluster.
@@ -22,14 +23,20 @@ pub const LAST: &str = "localhost/redleader:last";
 pub const WEB: &str = "localhost/web:1";
 /// The same under another name: a rollout of a new image.
 pub const WEB_2: &str = "localhost/web:2";
+/// The address of this machine in the cluster's network, where the API server listens and everything beside it.
+pub const HOST: &str = "10.88.0.1";
 /// A redis-server of this machine with a shell, for the chart's own nodes.
 pub const NODE: &str = "localhost/node:1";
+
+/// Who asks: one header, `Authorization: Bearer TOKEN` or `Impersonate-User: NAME`. One that says nothing of it is the
+/// admin's.
+pub const ADMIN: &str = "Accept: */*";
 
 /// A cluster that runs.
 pub struct Cluster {
     root: PathBuf,
     /// `kubectl proxy`: the API as plain HTTP.
-    proxy: Mutex<Option<Child>>,
+    proxy: Process,
     port: u16,
     has_last: bool,
 }
@@ -43,17 +50,15 @@ impl Cluster {
         figure("cluster", &format!("two nodes Ready after {:.1} s", seconds_since(began)));
         images(&root);
         let has_last = last_release(&root);
-        enter(&root);
+        let space = Path::new("/run/netns").join(root.file_name().expect("the cluster's directory has a name"));
+        enter(&space).unwrap_or_else(|why| panic!("{}: {why}", space.display()));
         let (proxy, port) = proxy(&root);
-        Self { root, proxy: Mutex::new(Some(proxy)), port, has_last }
+        Self { root, proxy, port, has_last }
     }
 
     /// Ends it; nothing is left.
     pub fn down(&self) {
-        if let Some(mut proxy) = self.proxy.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = proxy.kill();
-            let _ = proxy.wait();
-        }
+        self.proxy.kill();
         script("cluster", &["down"]);
     }
 
@@ -99,7 +104,7 @@ impl Cluster {
 
     /// GET of a path of the API; None if there is no such object, or no API.
     pub fn get(&self, path: &str) -> Option<Value> {
-        let (status, body) = self.request("GET", path, "", "")?;
+        let (status, body) = self.request("GET", path, "")?;
         (status == 200).then(|| serde_json::from_str(&body).ok()).flatten()
     }
 
@@ -109,13 +114,25 @@ impl Cluster {
     }
 
     /// Any request: status and body; None if nobody answers.
-    pub fn request(&self, method: &str, path: &str, kind: &str, body: &str) -> Option<(u16, String)> {
-        let kind = if kind.is_empty() { "application/json" } else { kind };
-        self.request_as("Accept: */*", method, path, kind, body)
+    pub fn request(&self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
+        self.send(ADMIN, method, path, "application/json", body)
     }
 
-    /// The same with one more header: `Authorization: Bearer TOKEN`, or `Impersonate-User: NAME`.
-    pub fn request_as(&self, who: &str, method: &str, path: &str, kind: &str, body: &str) -> Option<(u16, String)> {
+    /// Merges this into an object; gives the object as it has become.
+    #[track_caller]
+    pub fn patch(&self, path: &str, patch: &Value) -> Value {
+        self.patch_as(ADMIN, path, patch).unwrap_or_else(|why| panic!("{path}: {why}"))
+    }
+
+    /// The same as somebody else, if the API server takes it; else why not.
+    #[track_caller]
+    pub fn patch_as(&self, who: &str, path: &str, patch: &Value) -> Result<Value, String> {
+        let kind = "application/strategic-merge-patch+json";
+        let (status, body) = self.send(who, "PATCH", path, kind, &patch.to_string()).expect("the API server answers");
+        if status == 200 { Ok(serde_json::from_str(&body).expect("an object")) } else { Err(body) }
+    }
+
+    fn send(&self, who: &str, method: &str, path: &str, kind: &str, body: &str) -> Option<(u16, String)> {
         let head = format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\n{who}\r\nContent-Type: {kind}\r\n");
         let request = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
         exchange(&format!("127.0.0.1:{}", self.port), Duration::from_secs(20), &request)
@@ -128,18 +145,9 @@ impl Cluster {
              {{pod-security.kubernetes.io/enforce: restricted, pod-security.kubernetes.io/warn: restricted}}\n"
         ));
         // The volumes of every pod with a token need it, and it comes a moment later.
-        eventually("the namespace has its authority", Duration::from_secs(120), || {
+        eventually("the namespace has its authority", LONG, || {
             self.get(&format!("/api/v1/namespaces/{name}/configmaps/kube-root-ca.crt"))
         });
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        if let Some(mut proxy) = self.proxy.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = proxy.kill();
-            let _ = proxy.wait();
-        }
     }
 }
 
@@ -188,22 +196,20 @@ pub fn feed(command: &mut Command, input: &str) -> Output {
     child.wait_with_output().expect("the command ends")
 }
 
-/// Moves this thread, and all that it starts, into the network of the cluster in this directory.
-fn enter(root: &Path) {
-    let space = Path::new("/run/netns").join(root.file_name().expect("the cluster's directory has a name"));
-    let space = std::fs::File::open(&space).unwrap_or_else(|why| panic!("{}: {why}", space.display()));
-    let entered = move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network));
-    entered.expect("only root runs this");
+/// Moves this thread, and all that it starts, into the network of this file. Only root may.
+pub fn enter(space: &Path) -> std::io::Result<()> {
+    let space = std::fs::File::open(space)?;
+    Ok(move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
-fn proxy(root: &Path) -> (Child, u16) {
+/// In the network that this thread is in.
+fn proxy(root: &Path) -> (Process, u16) {
     let mut command = Command::new(tool("kubectl"));
     command.args(["proxy", "--port=0", "--disable-filter=true"]).env("KUBECONFIG", root.join("admin.kubeconfig"));
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("kubectl is in the cache");
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("kubectl proxy says its port");
+    let proxy = Process::start("kubectl proxy", command);
+    let line = eventually("kubectl proxy says its port", LONG, || proxy.stdout().into_iter().next()).text;
     let port = line.trim().rsplit(':').next().and_then(|port| port.parse().ok());
-    (child, port.unwrap_or_else(|| panic!("kubectl proxy says {line:?}")))
+    (proxy, port.unwrap_or_else(|| panic!("kubectl proxy says {line:?}")))
 }
 
 /// Builds and imports every image.

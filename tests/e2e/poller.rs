@@ -1,21 +1,16 @@
 //! Asks the replicas' own endpoints all the time, at their pods' addresses, and notes every answer.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::caller::exchange;
-use crate::release::name;
-use crate::wait::{boot_ms, let_time_pass};
+use crate::caller::get_within;
+use crate::pod::{LATE, endpoints, name};
+use crate::repeated::Repeated;
+use crate::wait::boot_ms;
 
 /// Between two questions to one pod.
 const BETWEEN: Duration = Duration::from_millis(20);
-
-/// No machine is so busy that it takes longer.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One question, and what was answered.
 #[derive(Clone, Copy, Debug)]
@@ -31,33 +26,23 @@ pub struct Reply {
 /// Asks one path of one pod until it is told to end.
 pub struct Poller {
     pod: String,
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Vec<Reply>>,
+    replies: Repeated<Vec<Reply>>,
 }
 
 impl Poller {
     /// Begins.
     pub fn start(pod: &Value, path: &'static str) -> Self {
-        let address = format!("{}:9797", pod["status"]["podIP"].as_str().expect("it runs"));
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            let mut replies = Vec::new();
-            while !stopped.load(Ordering::Relaxed) {
-                let asked = boot_ms();
-                let answer = exchange(&address, PATIENCE, &format!("GET {path} HTTP/1.0\r\n\r\n"));
-                let status = answer.map_or(0, |(status, _)| status);
-                replies.push(Reply { asked, came: boot_ms(), status });
-                let_time_pass("questions are spread over time", BETWEEN);
-            }
-            replies
+        let address = endpoints(pod);
+        let replies = Repeated::start(BETWEEN, move |replies: &mut Vec<Reply>| {
+            let asked = boot_ms();
+            let status = get_within(&address, LATE, path).map_or(0, |(status, _)| status);
+            replies.push(Reply { asked, came: boot_ms(), status });
         });
-        Self { pod: name(pod), stop, thread }
+        Self { pod: name(pod), replies }
     }
 
     /// Ends; the pod's name and what it answered.
     pub fn finish(self) -> (String, Vec<Reply>) {
-        self.stop.store(true, Ordering::Relaxed);
-        (self.pod, self.thread.join().expect("a poller does not panic"))
+        (self.pod, self.replies.finish())
     }
 }

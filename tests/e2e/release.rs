@@ -1,18 +1,25 @@
-//! A release of the chart, its pods, and what is done to them.
+//! A release of the chart, and what is done to it.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::caller::{exchange, get};
 use crate::cluster::{Cluster, IMAGE, NODE, WEB, feed, package, succeed};
-use crate::wait::{boot_ms, eventually};
+use crate::pod::{self, address, condition, name, said, says, signal, wait_for_process};
+use crate::wait::{boot_ms, eventually, let_time_pass};
 
 /// More than the slowest start of pods on a busy machine.
 pub const LONG: Duration = Duration::from_secs(120);
+
+/// All that can be published, in mode label.
+pub const PUBLISHED: [&str; 5] =
+    ["mode=label", "app.port=8080", "publish.condition=true", "publish.events=true", "publish.lease=who-leads"];
 
 /// A release that is installed, or about to be.
 pub struct Release<'a> {
@@ -43,24 +50,40 @@ impl<'a> Release<'a> {
         Self { cluster, name: name.to_owned(), values: all }
     }
 
+    /// The same, installed and settled; who leads.
+    #[track_caller]
+    pub fn up(cluster: &'a Cluster, name: &str, values: &[&str], replicas: usize) -> (Self, String) {
+        let release = Self::new(cluster, name, values);
+        release.install();
+        let leader = release.settle(replicas);
+        (release, leader)
+    }
+
     /// `helm install`, without any wait of Helm's own but for hooks.
     pub fn install(&self) -> String {
-        succeed("helm install", self.helm("install", &[]))
+        succeed("helm install", self.put("install", &[]))
     }
 
     /// `helm upgrade` with more values; they stay for the next one.
     pub fn upgrade(&mut self, values: &[&str], flags: &[&str]) -> Output {
         self.values.extend(values.iter().map(|value| (*value).to_owned()));
-        self.helm("upgrade", flags)
+        self.put("upgrade", flags)
     }
 
     /// `helm uninstall`.
     pub fn uninstall(&self) -> String {
-        let mut command = self.cluster.command("helm");
-        succeed("helm uninstall", command.args(["uninstall", &self.name, "-n", &self.name]).output().expect("helm"))
+        self.helm(&["uninstall"])
     }
 
-    fn helm(&self, what: &str, flags: &[&str]) -> Output {
+    /// A command of helm about this release, which has to succeed: what it says.
+    #[track_caller]
+    pub fn helm(&self, words: &[&str]) -> String {
+        let mut command = self.cluster.command("helm");
+        let output = command.args(words).args([&self.name, "-n", &self.name]).output();
+        succeed(&format!("helm {}", words.join(" ")), output.expect("helm is in the cache"))
+    }
+
+    fn put(&self, what: &str, flags: &[&str]) -> Output {
         let mut command = self.cluster.command("helm");
         command.args([what, &self.name]).arg(chart()).args(["-n", &self.name]).args(flags);
         for value in &self.values {
@@ -76,23 +99,53 @@ impl<'a> Release<'a> {
 
     /// The pods of the replicas.
     pub fn all_pods(&self) -> Vec<Value> {
-        let of = "labelSelector=app.kubernetes.io%2Fcomponent%3Dreplica";
-        self.cluster.list(&format!("/api/v1/namespaces/{}/pods?{of}", self.name))
+        self.pods_of("replica")
+    }
+
+    /// The pods of a component: replica, or node.
+    pub fn pods_of(&self, component: &str) -> Vec<Value> {
+        self.cluster.list(&self.pods_path(component))
+    }
+
+    /// Where the API has them.
+    pub fn pods_path(&self, component: &str) -> String {
+        let selector = format!("labelSelector=app.kubernetes.io%2Fcomponent%3D{component}");
+        format!("/api/v1/namespaces/{}/pods?{selector}", self.name)
+    }
+
+    /// A pod of the release's namespace.
+    pub fn pod(&self, pod: &str) -> Option<Value> {
+        self.cluster.get(&self.pod_path(pod))
+    }
+
+    /// Where the API has it.
+    pub fn pod_path(&self, pod: &str) -> String {
+        format!("/api/v1/namespaces/{}/pods/{pod}", self.name)
+    }
+
+    /// The role that the label of a pod gives it.
+    pub fn role(&self, pod: &str) -> Option<String> {
+        pod::role(&self.pod(pod)?).map(str::to_owned)
+    }
+
+    /// A Lease of the release's namespace.
+    pub fn lease(&self, lease: &str) -> Option<Value> {
+        self.cluster.get(&format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases/{lease}", self.name))
     }
 
     /// The names of the pods that are Ready.
     pub fn ready(&self) -> Vec<String> {
-        self.pods().iter().filter(|pod| condition(pod, "Ready") == Some("True")).map(name).collect()
+        pod::ready(&self.pods())
     }
 
     /// What redleader says in a pod; None if it does not answer.
     pub fn leader_json(&self, pod: &str) -> Option<Value> {
-        says(&self.cluster.get(&format!("/api/v1/namespaces/{}/pods/{pod}", self.name))?)
+        says(&self.pod(pod)?)
     }
 
     /// The pod that leads by its own word.
     pub fn leading(&self) -> Option<Value> {
-        self.pods().into_iter().find(|pod| said(pod).is_some_and(|said| said["leading"] == true))
+        pod::leading(&self.pods()).cloned()
     }
 
     /// Its name.
@@ -106,6 +159,13 @@ impl<'a> Release<'a> {
         eventually("a leader", LONG, || self.leader().filter(|pod| !not.contains(&pod.as_str())))
     }
 
+    /// Has this leader resign, by the API server; waits for the next.
+    #[track_caller]
+    pub fn hand_over(&self, leader: &str) -> String {
+        succeed("resign", self.exec(leader, "redleader", &["/redleader", "resign", "--for", "5s"]));
+        self.next_leader(&[leader])
+    }
+
     /// Waits until there are so many pods and one of them leads, and every one has said something.
     #[track_caller]
     pub fn settle(&self, replicas: usize) -> String {
@@ -113,8 +173,40 @@ impl<'a> Release<'a> {
             let pods = self.pods();
             let running = pods.iter().filter(|pod| condition(pod, "Initialized") == Some("True"));
             let started = running.filter(|pod| said(pod).is_some()).count();
-            (pods.len() == replicas && started == replicas).then(|| self.leader()).flatten()
+            (pods.len() == replicas && started == replicas).then(|| pod::leading(&pods).map(name)).flatten()
         })
+    }
+
+    /// Whether labels, conditions and Lease, of a release that has [`PUBLISHED`], say of every pod what is so.
+    pub fn is_right(&self, leader: &str) -> Option<()> {
+        let (pods, lease) = (self.pods(), self.lease("who-leads")?);
+        let is_told = pods.iter().all(|pod| pod::tells(pod, leader));
+        (is_told && lease["spec"]["holderIdentity"] == leader).then_some(())
+    }
+
+    /// Waits until they do.
+    #[track_caller]
+    pub fn until_right(&self, leader: &str) {
+        eventually("all that is published is right", LONG, || self.is_right(leader));
+    }
+
+    /// The password of its nodes.
+    pub fn password(&self) -> String {
+        let path = format!("/api/v1/namespaces/{0}/secrets/{0}-nodes", self.name);
+        let secret = self.cluster.get(&path).unwrap_or_else(|| panic!("{path} is not there"));
+        let password = STANDARD.decode(secret["data"]["password"].as_str().expect("a password")).expect("base64");
+        String::from_utf8(password).expect("it is text")
+    }
+
+    /// The addresses of the pods of its nodes.
+    pub fn node_addresses(&self) -> Vec<String> {
+        self.pods_of("node").iter().map(|node| address(node).to_owned()).collect()
+    }
+
+    /// How many of them are Ready.
+    pub fn nodes_ready(&self) -> u64 {
+        let path = format!("/apis/apps/v1/namespaces/{0}/statefulsets/{0}-nodes", self.name);
+        self.cluster.get(&path).and_then(|set| set["status"]["readyReplicas"].as_u64()).unwrap_or(0)
     }
 
     /// The address of the release's Service, as every pod and node of the cluster calls it.
@@ -129,7 +221,7 @@ impl<'a> Release<'a> {
         format!("{}:{}", service["spec"]["clusterIP"].as_str().unwrap(), service["spec"]["ports"][0]["port"])
     }
 
-    /// Runs redleader in a pod's container.
+    /// Runs a command in a pod's container.
     pub fn exec(&self, pod: &str, container: &str, arguments: &[&str]) -> Output {
         let words = ["exec", "-n", &self.name, pod, "-c", container, "--"];
         self.cluster.try_kubectl(&[&words, arguments].concat())
@@ -138,7 +230,8 @@ impl<'a> Release<'a> {
     /// Kills the process of a pod's container that runs this program; when it was dead, on the boot clock.
     #[track_caller]
     pub fn kill(&self, pod: &str, program: &str) -> u64 {
-        let pid = self.signal("-9", pod, program);
+        let pid = wait_for_process(pod, program);
+        signal(pid, Signal::KILL);
         let is_dead = || {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             (status.is_empty() || status.contains("State:\tZ")).then(boot_ms)
@@ -146,29 +239,25 @@ impl<'a> Release<'a> {
         eventually("a killed process is dead", LONG, is_dead)
     }
 
-    /// Sends a signal to the process of a pod's container that runs this program; which one that is.
-    #[track_caller]
-    pub fn signal(&self, signal: &str, pod: &str, program: &str) -> u32 {
-        let pid = eventually("the process is there", LONG, || process(pod, program));
-        let output = std::process::Command::new("kill").args([signal, &pid.to_string()]).output();
-        succeed("kill", output.expect("kill is there"));
-        pid
+    /// `kubectl scale` of the replicas.
+    pub fn scale(&self, count: usize) {
+        let (deployment, replicas) = (format!("deployment/{}", self.name), format!("--replicas={count}"));
+        self.cluster.kubectl(&["scale", "-n", &self.name, &deployment, &replicas]);
     }
 
     /// Asks once to evict a pod, as `kubectl drain` does: the status of the answer.
     pub fn evict(&self, pod: &str) -> u16 {
-        let (name, namespace) = (pod, &self.name);
-        let metadata = format!(r#"{{"name":"{name}","namespace":"{namespace}"}}"#);
+        let metadata = format!(r#"{{"name":"{pod}","namespace":"{}"}}"#, self.name);
         let body = format!(r#"{{"apiVersion":"policy/v1","kind":"Eviction","metadata":{metadata}}}"#);
-        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}/eviction");
-        self.cluster.request("POST", &path, "", &body).map_or(0, |(status, _)| status)
+        let path = format!("{}/eviction", self.pod_path(pod));
+        self.cluster.request("POST", &path, &body).map_or(0, |(status, _)| status)
     }
 
     /// How often containers of the replicas were started again.
     pub fn restarts(&self) -> u64 {
         let count = |pod: &Value, kind: &str| -> u64 {
-            let statuses = pod["status"][kind].as_array().cloned().unwrap_or_default();
-            statuses.iter().filter_map(|status| status["restartCount"].as_u64()).sum()
+            let statuses = pod["status"][kind].as_array().into_iter().flatten();
+            statuses.filter_map(|status| status["restartCount"].as_u64()).sum()
         };
         self.pods().iter().map(|pod| count(pod, "containerStatuses") + count(pod, "initContainerStatuses")).sum()
     }
@@ -179,50 +268,17 @@ pub fn chart() -> PathBuf {
     package().join("charts/redleader")
 }
 
-/// An object's name.
-pub fn name(object: &Value) -> String {
-    object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
-}
-
-/// What redleader says in this pod, asked at its own address: the API server has no part in it.
-pub fn said(pod: &Value) -> Option<Value> {
-    let address = pod["status"]["podIP"].as_str()?;
-    serde_json::from_str(&get(&format!("{address}:9797"), "/leader")?.1).ok()
-}
-
-/// The same of a pod that lives: one answer that is late on a busy machine is an answer.
-pub fn says(pod: &Value) -> Option<Value> {
-    let address = format!("{}:9797", pod["status"]["podIP"].as_str()?);
-    let answer = exchange(&address, Duration::from_secs(5), "GET /leader HTTP/1.0\r\n\r\n")?;
-    serde_json::from_str(&answer.1).ok()
-}
-
-/// The status of a condition.
-pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a str> {
-    let conditions = object["status"]["conditions"].as_array()?;
-    conditions.iter().find(|condition| condition["type"] == kind)?["status"].as_str()
-}
-
-/// The process of a pod whose program has this name, the oldest of them: every container's environment names its pod.
-pub fn process(pod: &str, program: &str) -> Option<u32> {
-    let wanted = format!("HOSTNAME={pod}");
-    let is_program = |first: &[u8]| first.rsplit(|byte| *byte == b'/').next() == Some(program.as_bytes());
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").ok()?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|text| text.parse::<u32>().ok()) else { continue };
-        let path = entry.path();
-        let read = |file: &str| std::fs::read(path.join(file)).unwrap_or_default();
-        let command = read("cmdline");
-        if command.split(|byte| *byte == 0).next().is_some_and(is_program)
-            && read("environ").split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
-        {
-            // The field that is the 20th after the name, which is in brackets.
-            let stat = String::from_utf8_lossy(&read("stat")).into_owned();
-            let started = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19)?.parse::<u64>().ok());
-            found.extend(started.map(|started| (started, pid)));
+/// Looks at most 60 times, half a second after each other, until nothing is wrong; what is wrong at the last look.
+pub fn still_wrong<T>(mut look: impl FnMut() -> Vec<T>) -> Vec<T> {
+    let mut wrong = Vec::new();
+    for _ in 0..60 {
+        wrong = look();
+        if wrong.is_empty() {
+            break;
         }
+        let_time_pass("what follows something else catches up", Duration::from_millis(500));
     }
-    found.into_iter().min().map(|(_, pid)| pid)
+    wrong
 }
 
 /// `helm template` of a chart: what it renders, or why it refuses.
@@ -232,13 +288,8 @@ pub fn render(cluster: &Cluster, chart: &Path, words: &[impl AsRef<OsStr>]) -> R
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
-/// What the API server makes of a manifest: every object as it would be, or why not.
-pub fn dry_run(cluster: &Cluster, namespace: &str, manifest: &str) -> Result<Vec<Value>, String> {
-    dry_run_with(cluster, namespace, manifest, &[])
-}
-
-/// The same with more flags.
-pub fn dry_run_with(cluster: &Cluster, namespace: &str, manifest: &str, flags: &[&str]) -> Result<Vec<Value>, String> {
+/// What the API server makes of a manifest: every object as it would be, or why not. Flags are those of `kubectl apply`.
+pub fn dry_run(cluster: &Cluster, namespace: &str, manifest: &str, flags: &[&str]) -> Result<Vec<Value>, String> {
     let mut command = cluster.command("kubectl");
     command.args(["apply", "--dry-run=server", "-n", namespace, "-o", "json", "-f", "-"]).args(flags);
     let output = feed(&mut command, manifest);

@@ -3,42 +3,35 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpStream};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use crate::figures::percentile;
-use crate::release::{Release, name, process};
-use crate::wait::{boot_ms, let_time_pass};
+use crate::pod::{address, name, redleader};
+use crate::release::Release;
+use crate::repeated::Repeated;
+use crate::wait::boot_ms;
 
 /// Between two looks at the queue.
 const SAMPLED: Duration = Duration::from_millis(20);
 
 /// MONITOR of every node of a release, and what the replica's election waits for.
 pub struct Rhythm {
-    queue: Queue,
+    /// The election's waits for a CPU, as [`Distances`] has them.
+    queue: Repeated<Vec<(u64, f64)>>,
     nodes: Vec<(TcpStream, JoinHandle<Vec<u64>>)>,
 }
 
 impl Rhythm {
     /// Notes what this pod asks of the release's nodes from now on.
     pub fn of(release: &Release<'_>, pod: &Value) -> Self {
-        let path = format!("/api/v1/namespaces/{}/secrets/{0}-nodes", release.name);
-        let secret = release.cluster.get(&path).unwrap_or_else(|| panic!("{path} is not there"));
-        let password = STANDARD.decode(secret["data"]["password"].as_str().expect("a password")).expect("base64");
-        let password = String::from_utf8(password).expect("it is text");
-        let from = format!(" {}:", pod["status"]["podIP"].as_str().expect("it runs"));
-        let path =
-            format!("/api/v1/namespaces/{}/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dnode", release.name);
-        let nodes = release.cluster.list(&path);
-        let address = |node: &Value| format!("{}:6379", node["status"]["podIP"].as_str().expect("it runs"));
-        let nodes = nodes.iter().map(|node| monitor(&address(node), &password, from.clone())).collect();
-        Self { queue: Queue::of(&name(pod)), nodes }
+        let password = release.password();
+        let from = format!(" {}:", address(pod));
+        let redis = |node: &Value| format!("{}:6379", address(node));
+        let nodes = release.pods_of("node").iter().map(|node| monitor(&redis(node), &password, from.clone())).collect();
+        Self { queue: queue(&name(pod)), nodes }
     }
 
     /// Ends; the time from each extend to the next.
@@ -84,39 +77,18 @@ impl Distances {
     }
 }
 
-/// The thread of a replica's election in the kernel's queue for a CPU.
-struct Queue {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Vec<(u64, f64)>>,
-}
-
-impl Queue {
-    fn of(pod: &str) -> Self {
-        let pid = process(pod, "redleader").expect("the pod's process");
-        let threads =
-            std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten().map(|task| task.path());
-        let is_election =
-            |path: &PathBuf| std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name == "election\n");
-        let election = threads.into_iter().find(is_election).expect("the election has a thread").join("schedstat");
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            let mut waited = Vec::new();
-            while !stopped.load(Ordering::Relaxed) {
-                let stat = std::fs::read_to_string(&election).expect("it runs");
-                let nanoseconds: f64 = stat.split(' ').nth(1).expect("three numbers").parse().expect("a number");
-                waited.push((boot_ms(), nanoseconds / 1e6));
-                let_time_pass("samples are spread over time", SAMPLED);
-            }
-            waited
-        });
-        Self { stop, thread }
-    }
-
-    fn finish(self) -> Vec<(u64, f64)> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().expect("it does not panic")
-    }
+/// The thread of a replica's election in the kernel's queue for a CPU: when, and how long in all until then.
+fn queue(pod: &str) -> Repeated<Vec<(u64, f64)>> {
+    let pid = redleader(pod);
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten().map(|task| task.path());
+    let is_election =
+        |path: &PathBuf| std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name == "election\n");
+    let election = threads.into_iter().find(is_election).expect("the election has a thread").join("schedstat");
+    Repeated::start(SAMPLED, move |waited: &mut Vec<(u64, f64)>| {
+        let stat = std::fs::read_to_string(&election).expect("it runs");
+        let nanoseconds: f64 = stat.split(' ').nth(1).expect("three numbers").parse().expect("a number");
+        waited.push((boot_ms(), nanoseconds / 1e6));
+    })
 }
 
 /// Microseconds of the node's clock at which scripts were run for this source.

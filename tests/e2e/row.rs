@@ -9,6 +9,7 @@ use redleader::clock;
 
 use crate::cluster::Cluster;
 use crate::figures::setting;
+use crate::support::{Scale, scale};
 
 /// One thing that is shown.
 #[derive(Clone, Copy)]
@@ -60,7 +61,7 @@ const AT_A_TIME: usize = 4;
 pub fn run(rows: Vec<Row>, words: &[String]) -> ExitCode {
     let is_named = |row: &Row| words.iter().any(|word| row.name.contains(word));
     // It compiles everything twice.
-    let is_in_time = |row: &Row| row.stage != Stage::Build || setting("SCALE").as_deref() == Some("soak");
+    let is_in_time = |row: &Row| row.stage != Stage::Build || scale() == Scale::Soak;
     let (selected, left_out): (Vec<Row>, Vec<Row>) =
         rows.into_iter().partition(|row| if words.is_empty() { is_in_time(row) } else { is_named(row) });
     for row in left_out.iter().filter(|_| words.is_empty()) {

@@ -1,7 +1,7 @@
 //! The way of a release's pods to the API server, with weather on it: what a slow, throttling or refusing server says.
 //!
 //! It ends TLS with the API server's own certificate, so that a pod cannot tell it from the server, and asks the real
-//! one in the pod's name.
+//! one in the pod's name. It is at the API server's address, at another port.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,11 +24,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName}
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, HOST};
 use crate::wait::be_slow;
-
-/// Where the cluster's own network has the API server, and this in its place.
-const HOST: &str = "10.88.0.1";
 
 /// What happens to every request, and to what an open watch says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,23 +4,19 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::cluster::Cluster;
+use crate::repeated::Repeated;
 use crate::support::{Judge, Line, LogLine, Report, Track, terms};
-use crate::wait::let_time_pass;
 
 /// Between two looks for new logs: shorter than any container runs before it can lead.
 const BETWEEN: Duration = Duration::from_millis(50);
 
 /// Holds the logs of a namespace's containers from their first line on, also of those that are gone by the end.
 pub struct Witness {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<BTreeMap<PathBuf, File>>,
+    logs: Repeated<BTreeMap<PathBuf, File>>,
     /// Pods whose redleader was killed, and when it was certainly dead, in milliseconds of the boot clock.
     killed: Vec<(String, u64)>,
 }
@@ -28,18 +24,12 @@ pub struct Witness {
 impl Witness {
     /// Of the containers of this name in this namespace. To be called before the first of them starts.
     pub fn start(cluster: &Cluster, namespace: &str, container: &str) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
         let places = ["node1", "node2"].map(|node| cluster.root().join(node).join("pods"));
-        let (stopped, of, container) = (Arc::clone(&stop), format!("{namespace}_"), container.to_owned());
-        let thread = std::thread::spawn(move || {
-            let mut logs = BTreeMap::new();
-            while !stopped.load(Ordering::Relaxed) {
-                places.iter().for_each(|place| open_new(&mut logs, place, &of, &container));
-                let_time_pass("containers start", BETWEEN);
-            }
-            logs
-        });
-        Self { stop, thread, killed: Vec::new() }
+        let (of, container) = (format!("{namespace}_"), container.to_owned());
+        let look = move |logs: &mut BTreeMap<PathBuf, File>| {
+            places.iter().for_each(|place| open_new(logs, place, &of, &container));
+        };
+        Self { logs: Repeated::start(BETWEEN, look), killed: Vec::new() }
     }
 
     /// A pod's redleader is dead by now, and could not say so.
@@ -49,15 +39,14 @@ impl Witness {
 
     /// Ends it: who led when.
     pub fn finish(self) -> Report {
-        self.stop.store(true, Ordering::Relaxed);
-        let logs = self.thread.join().expect("the witness does not panic");
+        let logs = self.logs.finish();
         let tracks: Vec<Track> = logs.into_iter().map(|(path, file)| self_told(&path, file, &self.killed)).collect();
         Judge::check(&tracks)
     }
 }
 
 /// Opens what is there: NAMESPACE_POD_UID/CONTAINER/N.log. An open file can be read when its pod is long gone.
-fn open_new(logs: &mut BTreeMap<PathBuf, File>, place: &std::path::Path, of: &str, container: &str) {
+fn open_new(logs: &mut BTreeMap<PathBuf, File>, place: &Path, of: &str, container: &str) {
     let Ok(pods) = std::fs::read_dir(place) else { return };
     for pod in pods.flatten().filter(|pod| pod.file_name().to_string_lossy().starts_with(of)) {
         let Ok(files) = std::fs::read_dir(pod.path().join(container)) else { continue };
@@ -72,7 +61,7 @@ fn open_new(logs: &mut BTreeMap<PathBuf, File>, place: &std::path::Path, of: &st
 }
 
 /// The leaderships of one run of a container. The runtime puts a time, a stream and a flag before each line.
-fn self_told(path: &std::path::Path, mut file: File, killed: &[(String, u64)]) -> Track {
+fn self_told(path: &Path, mut file: File, killed: &[(String, u64)]) -> Track {
     let mut text = String::new();
     file.read_to_string(&mut text).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
     let pod = path.ancestors().nth(2).and_then(|pod| pod.file_name()).expect("a log is in a pod's directory");

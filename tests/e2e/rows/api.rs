@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-
-use crate::caller::Caller;
-use crate::cluster::{Cluster, seconds_since, succeed};
-use crate::figures::{figure, setting};
-use crate::release::{LONG, Release, condition, name, process, said, says};
+use crate::caller::{Caller, call};
+use crate::cluster::{Cluster, seconds_since};
+use crate::figures::figure;
+use crate::pod::{failed_extends, leads_by, next_of, of_name, redleader, resign, says};
+use crate::release::{LONG, PUBLISHED, Release};
 use crate::row::{Row, Stage};
+use crate::support::scale;
 use crate::wait::{boot_ms, eventually, stays_true};
 
 pub const ROWS: &[Row] = &[Row {
@@ -21,26 +21,21 @@ pub const ROWS: &[Row] = &[Row {
 
 /// How long the API server is away.
 pub fn away() -> Duration {
-    Duration::from_secs(if setting("SCALE").as_deref() == Some("soak") { 300 } else { 60 })
+    Duration::from_secs(scale().pick(60, 300))
 }
 
 fn stopped(cluster: &Cluster) {
-    let release = Release::new(cluster, "k3", &PUBLISHED);
-    release.install();
-    let leader = release.settle(3);
-    eventually("all that is published is right", LONG, || is_right(&release, &leader));
-    eventually("the leader answers the Service", LONG, || {
-        (crate::caller::call(&release.service()).as_ref() == Some(&leader)).then_some(())
-    });
+    let (release, leader) = Release::up(cluster, "k3", &PUBLISHED, 3);
+    release.until_right(&leader);
+    let service = release.service();
+    eventually("the leader answers the Service", LONG, || (call(&service).as_ref() == Some(&leader)).then_some(()));
     let pods = release.pods();
-    let pod = pods.iter().find(|pod| name(pod) == leader).expect("the leader's pod");
+    let pod = of_name(&pods, &leader);
     let token = says(pod).expect("it leads")["token"].clone();
     let failed = failed_extends(pod);
-    let caller = Caller::start(&release.service());
+    let caller = Caller::start(&service);
     let outage = Outage::begin(cluster);
-    stays_true("one leadership while the API server is away", away(), || {
-        says(pod).is_some_and(|said| said["leading"] == true && said["token"] == token)
-    });
+    stays_true("one leadership while the API server is away", away(), || leads_by(pod, &token));
     let seen = caller.finish();
     assert_eq!(failed_extends(pod), failed, "an extend failed");
     assert_eq!(seen.names(), std::slice::from_ref(&leader), "the Service goes on");
@@ -48,12 +43,12 @@ fn stopped(cluster: &Cluster) {
         "K3 API server stopped",
         &format!("{} s, one leadership, longest silence {} ms", away().as_secs(), seen.gap()),
     );
-    resign(&leader);
-    let next = eventually("another leads, by the pods' own word", LONG, || leading(&pods).filter(|pod| *pod != leader));
+    resign(redleader(&leader), STAND_BACK);
+    let next = next_of(&pods, &[&leader]);
     drop(outage);
     eventually("the API server is back", LONG, || cluster.get("/api/v1/nodes"));
     let back = boot_ms();
-    eventually("all that is published is right again", LONG, || is_right(&release, &next));
+    release.until_right(&next);
     tell("API server stopped, leadership moved", back);
     release.uninstall();
 }
@@ -74,61 +69,11 @@ impl Drop for Outage<'_> {
     }
 }
 
-/// All that can be published, in mode label.
-pub const PUBLISHED: [&str; 5] =
-    ["mode=label", "app.port=8080", "publish.condition=true", "publish.events=true", "publish.lease=who-leads"];
+/// How long one stands back that resigned: longer than anybody takes to win.
+pub const STAND_BACK: &str = "20s";
 
 pub fn tell(what: &str, back: u64) {
     let took = seconds_since(back);
     figure(&format!("K3 {what}"), &format!("label, condition and Lease right {took:.1} s after it"));
     assert!(took <= 10.0, "{took} s");
-}
-
-/// The pod that leads, asked at the pods' own addresses.
-pub fn leading(pods: &[Value]) -> Option<String> {
-    pods.iter().find(|pod| said(pod).is_some_and(|said| said["leading"] == true)).map(name)
-}
-
-pub fn label(release: &Release<'_>, pod: &str) -> String {
-    let pod = release.pods().into_iter().find(|known| name(known) == pod).unwrap_or_default();
-    pod["metadata"]["labels"]["redleader.dev/role"].as_str().unwrap_or_default().to_owned()
-}
-
-/// Labels, conditions and Lease say of every pod what is so.
-pub fn is_right(release: &Release<'_>, leader: &str) -> Option<()> {
-    let pods = release.pods();
-    let pod_is_right = |pod: &Value| {
-        let leads = name(pod) == leader;
-        let role = pod["metadata"]["labels"]["redleader.dev/role"].as_str();
-        role == Some(if leads { "leader" } else { "standby" })
-            && condition(pod, "redleader.dev/leader") == Some(if leads { "True" } else { "False" })
-    };
-    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases/who-leads", release.name);
-    let lease = release.cluster.get(&path)?;
-    (pods.iter().all(pod_is_right) && lease["spec"]["holderIdentity"] == leader).then_some(())
-}
-
-/// Asks a pod's redleader to resign, by its control socket, without the API server.
-pub fn resign(pod: &str) {
-    let pid = process(pod, "redleader").expect("the leader's process");
-    let exe = format!("/proc/{pid}/exe");
-    let mut command = std::process::Command::new("nsenter");
-    command.args(["-t", &pid.to_string(), "-n", &exe, "resign", "--for", "20s"]);
-    succeed("resign", command.output().expect("nsenter is there"));
-}
-
-/// Rounds of extends without a quorum, as the pod counts them.
-pub fn failed_extends(pod: &Value) -> String {
-    let address = format!("{}:9797", pod["status"]["podIP"].as_str().expect("it runs"));
-    let (_, metrics) = crate::caller::get(&address, "/metrics").expect("metrics");
-    let wanted = |line: &&str| line.starts_with("redleader_extend_attempts_total") && !line.contains("\"ok\"");
-    metrics.lines().filter(wanted).collect::<Vec<_>>().join("\n")
-}
-
-/// The sum of a pod's samples whose lines begin like this.
-pub fn metric(pod: &Value, beginning: &str) -> f64 {
-    let address = format!("{}:9797", pod["status"]["podIP"].as_str().expect("it runs"));
-    let (_, metrics) = crate::caller::get(&address, "/metrics").expect("metrics");
-    let ours = metrics.lines().filter(|line| line.starts_with(beginning));
-    ours.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }

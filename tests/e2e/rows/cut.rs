@@ -4,13 +4,17 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::caller::{Caller, get};
+use crate::caller::{Caller, call};
 use crate::cluster::{Cluster, seconds_since};
-use crate::figures::{figure, setting};
+use crate::figures::figure;
+use crate::pod::{
+    LEADER, address, condition_of, get, leading, name, next_of, of_name, pending, redleader, resign, role,
+};
 use crate::poller::{Poller, Reply};
-use crate::release::{LONG, Release, condition, name, process};
+use crate::release::{LONG, PUBLISHED, Release};
 use crate::row::{Row, Stage};
-use crate::rows::api::{PUBLISHED, is_right, label, leading, metric, resign, tell};
+use crate::rows::api::{STAND_BACK, tell};
+use crate::support::scale;
 use crate::wait::{boot_ms, eventually, stays_true};
 use crate::wall::Wall;
 
@@ -31,14 +35,12 @@ pub const ROWS: &[Row] = &[
 
 /// How long it stays cut.
 fn cut_for() -> Duration {
-    Duration::from_secs(if setting("SCALE").as_deref() == Some("soak") { 300 } else { 15 })
+    Duration::from_secs(scale().pick(15, 300))
 }
 
 fn cut_alone(cluster: &Cluster) {
-    let release = Release::new(cluster, "k3-cut", &PUBLISHED);
-    release.install();
-    let cut = release.settle(3);
-    eventually("all that is published is right", LONG, || is_right(&release, &cut));
+    let (release, cut) = Release::up(cluster, "k3-cut", &PUBLISHED, 3);
+    release.until_right(&cut);
     let pods = release.pods();
     let cut_pod = of_name(&pods, &cut);
     eventually("everybody may be routed to by its label", LONG, || {
@@ -46,32 +48,34 @@ fn cut_alone(cluster: &Cluster) {
     });
     let wall = Wall::around(address(cut_pod));
     let pollers: Vec<Poller> = pods.iter().map(|pod| Poller::start(pod, "/routez")).collect();
-    let (caller, began) = (Caller::start(&release.service()), boot_ms());
-    resign(&cut);
+    let service = release.service();
+    let (caller, began) = (Caller::start(&service), boot_ms());
+    resign(redleader(&cut), STAND_BACK);
     let mut routed = Routed::default();
     let next = eventually("another leads", LONG, || {
         routed.look(&release);
-        leading(&pods).filter(|pod| *pod != cut)
+        leading(&pods).map(name).filter(|pod| *pod != cut)
     });
     eventually("the successor clears the label", LONG, || {
         routed.look(&release);
-        (label(&release, &cut) == "standby" && label(&release, &next) == "leader").then_some(())
+        let is_so = |pod: &str, role: &str| release.role(pod).as_deref() == Some(role);
+        (is_so(&cut, "standby") && is_so(&next, "leader")).then_some(())
     });
     let cleared = seconds_since(began);
     figure("K3 leader cut from the API server alone", &format!("label cleared {cleared:.1} s after resign"));
     eventually("the successor answers", LONG, || {
         routed.look(&release);
-        (crate::caller::call(&release.service()).as_ref() == Some(&next)).then_some(())
+        (call(&service).as_ref() == Some(&next)).then_some(())
     });
     stays_true("it says that what is published is not known", cut_for(), || {
         routed.look(&release);
-        metric(cut_pod, PENDING) == 1.0
+        pending(cut_pod) == 1.0
     });
     let back = boot_ms();
     drop(wall);
     eventually("it is right by its own word", LONG, || {
         routed.look(&release);
-        let told = metric(cut_pod, PENDING) == 0.0 && routez(cut_pod) == Some(200);
+        let told = pending(cut_pod) == 0.0 && routez(cut_pod) == Some(200);
         (told && reason(&release, &cut) == "Resign").then_some(())
     });
     tell("leader cut alone, by its own word", back);
@@ -80,11 +84,9 @@ fn cut_alone(cluster: &Cluster) {
     routed.judge();
     let polled: Vec<(String, Vec<Reply>)> = pollers.into_iter().map(Poller::finish).collect();
     judge_routez(&release, (&cut, &next), &polled, back);
-    eventually("all that is published is right again", LONG, || is_right(&release, &next));
+    release.until_right(&next);
     release.uninstall();
 }
-
-const PENDING: &str = "redleader_publish_pending{target=\"label\"}";
 
 /// Who is routed to at a look: labelled as the leader by the API server, and ready by its own word.
 #[derive(Default)]
@@ -95,10 +97,8 @@ struct Routed {
 
 impl Routed {
     fn look(&mut self, release: &Release<'_>) {
-        let labelled = || -> Vec<Value> {
-            let role = |pod: &Value| pod["metadata"]["labels"]["redleader.dev/role"] == "leader";
-            release.pods().into_iter().filter(role).collect()
-        };
+        let labelled =
+            || -> Vec<Value> { release.pods().into_iter().filter(|pod| role(pod) == Some("leader")).collect() };
         // Two that are routed to both before and after each other are so at the same time.
         let before = labelled();
         let once: Vec<&Value> = before.iter().filter(|pod| routez(pod) == Some(200)).collect();
@@ -152,16 +152,14 @@ fn logged_at(release: &Release<'_>, pod: &str, message: &str) -> u64 {
 const EXIT_MOST: u64 = 5 * 2000;
 
 fn leave_while_cut(cluster: &Cluster) {
-    let release = Release::new(cluster, "k3-leaving", &PUBLISHED);
-    release.install();
-    let cut = release.settle(3);
-    eventually("all that is published is right", LONG, || is_right(&release, &cut));
+    let (release, cut) = Release::up(cluster, "k3-leaving", &PUBLISHED, 3);
+    release.until_right(&cut);
     let pods = release.pods();
-    let pid = process(&cut, "redleader").expect("the leader's process");
+    let pid = redleader(&cut);
     let wall = Wall::around(address(of_name(&pods, &cut)));
     let poller = Poller::start(of_name(&pods, &cut), "/readyz");
     release.cluster.kubectl(&["delete", "pod", "-n", &release.name, &cut, "--wait=false"]);
-    let next = eventually("another leads", LONG, || leading(&pods).filter(|pod| *pod != cut));
+    let next = next_of(&pods, &[&cut]);
     eventually("its process ends", LONG, || (!std::path::Path::new(&format!("/proc/{pid}")).exists()).then_some(()));
     let exited = boot_ms();
     let (_, replies) = poller.finish();
@@ -177,28 +175,17 @@ fn leave_while_cut(cluster: &Cluster) {
     assert!(exit < EXIT_MOST, "{exit} ms");
     drop(wall);
     release.settle(3);
-    eventually("all that is published is right", LONG, || is_right(&release, &next));
+    release.until_right(&next);
     release.uninstall();
 }
 
-fn of_name<'a>(pods: &'a [Value], wanted: &str) -> &'a Value {
-    pods.iter().find(|pod| name(pod) == wanted).expect("it is one of them")
-}
-
-fn address(pod: &Value) -> &str {
-    pod["status"]["podIP"].as_str().expect("it runs")
-}
-
 fn routez(pod: &Value) -> Option<u16> {
-    get(&format!("{}:9797", address(pod)), "/routez").map(|(status, _)| status)
+    get(pod, "/routez").map(|(status, _)| status)
 }
 
 /// Why a pod does not lead, by its condition.
 fn reason(release: &Release<'_>, pod: &str) -> String {
-    let pods = release.pods();
-    let pod = of_name(&pods, pod);
-    assert!(condition(pod, "redleader.dev/leader").is_some(), "{pod}");
-    let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let ours = conditions.into_iter().find(|condition| condition["type"] == "redleader.dev/leader");
-    ours.and_then(|ours| ours["reason"].as_str().map(str::to_owned)).unwrap_or_default()
+    let pod = release.pod(pod).expect("it is there");
+    let condition = condition_of(&pod, LEADER).unwrap_or_else(|| panic!("{pod}"));
+    condition["reason"].as_str().unwrap_or_default().to_owned()
 }

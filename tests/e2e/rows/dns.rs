@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::caller::get;
-use crate::cluster::{Cluster, IMAGE, NODE};
+use crate::cluster::{Cluster, HOST, IMAGE, NODE};
 use crate::figures::figure;
-use crate::release::{LONG, condition, said};
+use crate::pod::{condition, leads, metrics, said};
+use crate::release::LONG;
 use crate::row::{Row, Stage};
+use crate::support::sum;
 use crate::wait::{boot_ms, eventually, stays_true};
 
 pub const ROWS: &[Row] = &[Row {
@@ -72,7 +73,7 @@ fn names(cluster: &Cluster) {
     for (at, fault) in FAULTS.iter().enumerate() {
         replica(cluster, fault, &name_server(cluster, fault.name, PORT + at), &nodes);
     }
-    let tokens: Vec<Value> = FAULTS.iter().map(|fault| leads(cluster, fault)).collect();
+    let tokens: Vec<Value> = FAULTS.iter().map(|fault| token(cluster, fault)).collect();
     for fault in &FAULTS {
         resolved(cluster, fault, 1);
     }
@@ -80,33 +81,22 @@ fn names(cluster: &Cluster) {
     for node in NAMED {
         let port = node.rsplit_once(':').expect("it has a port").1;
         // Every name is asked for again, while the nodes with addresses keep the leadership.
-        cluster.kubectl(&[
-            "exec",
-            "-n",
-            "c139",
-            "nodes",
-            "--",
-            "redis-cli",
-            "-p",
-            port,
-            "CLIENT",
-            "KILL",
-            "TYPE",
-            "normal",
-        ]);
+        let kill = ["redis-cli", "-p", port, "CLIENT", "KILL", "TYPE", "normal"];
+        cluster.kubectl(&[&["exec", "-n", "c139", "nodes", "--"][..], &kill].concat());
     }
     for fault in &FAULTS {
         resolved(cluster, fault, 2);
     }
     stays_true("each leads by the same token", RENEW * 2, || {
-        FAULTS.iter().zip(&tokens).all(|(fault, token)| &leads(cluster, fault) == token)
+        FAULTS.iter().zip(&tokens).all(|(fault, token)| &self::token(cluster, fault) == token)
     });
     for ((fault, token), before) in FAULTS.iter().zip(tokens).zip(extends) {
-        assert_eq!(leads(cluster, fault), token, "{}: one leadership", fault.name);
+        assert_eq!(self::token(cluster, fault), token, "{}: one leadership", fault.name);
         let (good, bad) = self::extends(cluster, fault);
         let periods = (boot_ms() - began) / u64::try_from(RENEW.as_millis()).expect("a small number");
-        assert_eq!(bad, 0, "{}: extends that failed", fault.name);
-        assert!(good - before.0 + 1 >= periods, "{}: {} extends in {periods} periods", fault.name, good - before.0);
+        assert_eq!(bad, 0.0, "{}: extends that failed", fault.name);
+        let more = good - before.0;
+        assert!(more + 1.0 >= periods as f64, "{}: {more} extends in {periods} periods", fault.name);
     }
     cluster.kubectl(&["delete", "namespace", "c139", "--wait=false"]);
 }
@@ -146,7 +136,7 @@ fn block(fault: &Fault, port: usize, nodes: &str) -> String {
     let authority = r#"authority ". 5 IN SOA dns. dns. 1 60 60 60 5""#;
     format!(
         ".:{port} {{
-  bind 10.88.0.1
+  bind {HOST}
   {does}
   template IN A . {{
     {there}
@@ -204,7 +194,8 @@ spec:
 
 /// A name server as pods know one: a Service of port 53. Its address.
 fn name_server(cluster: &Cluster, name: &str, port: usize) -> String {
-    cluster.apply(&NAME_SERVER.replace("NAME", name).replace("PORT", &port.to_string()));
+    let manifest = NAME_SERVER.replace("NAME", name).replace("PORT", &port.to_string()).replace("HOST", HOST);
+    cluster.apply(&manifest);
     let service = cluster.get(&format!("/api/v1/namespaces/c139/services/{name}")).expect("the Service is there");
     service["spec"]["clusterIP"].as_str().expect("it has an address").to_owned()
 }
@@ -221,7 +212,7 @@ kind: EndpointSlice
 metadata: {name: NAME, namespace: c139, labels: {kubernetes.io/service-name: NAME}}
 addressType: IPv4
 ports: [{name: udp, port: PORT, protocol: UDP}, {name: tcp, port: PORT, protocol: TCP}]
-endpoints: [{addresses: [10.88.0.1], conditions: {ready: true}}]
+endpoints: [{addresses: [HOST], conditions: {ready: true}}]
 "#;
 
 fn replica(cluster: &Cluster, fault: &Fault, dns: &str, nodes: &str) {
@@ -258,23 +249,18 @@ fn pod(cluster: &Cluster, fault: &Fault) -> Option<Value> {
 
 /// The token that it leads by.
 #[track_caller]
-fn leads(cluster: &Cluster, fault: &Fault) -> Value {
+fn token(cluster: &Cluster, fault: &Fault) -> Value {
     eventually(&format!("{} leads", fault.name), LONG, || {
-        said(&pod(cluster, fault)?).filter(|said| said["leading"] == true).map(|said| said["token"].clone())
+        said(&pod(cluster, fault)?).filter(leads).map(|said| said["token"].clone())
     })
 }
 
 /// How many extends succeeded, and how many did not.
-fn extends(cluster: &Cluster, fault: &Fault) -> (u64, u64) {
-    let text = eventually("metrics", LONG, || {
-        let pod = pod(cluster, fault)?;
-        get(&format!("{}:9797", pod["status"]["podIP"].as_str()?), "/metrics")
-    });
-    let counts = text.1.lines().filter(|line| line.starts_with("redleader_extend_attempts_total{"));
-    counts.fold((0, 0), |(good, bad), line| {
-        let count: u64 = line.rsplit(' ').next().and_then(|count| count.parse().ok()).expect("a number");
-        if line.contains("outcome=\"ok\"") { (good + count, bad) } else { (good, bad + count) }
-    })
+fn extends(cluster: &Cluster, fault: &Fault) -> (f64, f64) {
+    let samples = eventually("metrics", LONG, || metrics(&pod(cluster, fault)?));
+    let all = sum(&samples, "extend_attempts_total", &[]);
+    let good = sum(&samples, "extend_attempts_total", &[("outcome", "ok")]);
+    (good, all - good)
 }
 
 /// Each name has been looked up so often, each time at the first try and in time: a connect is a look-up, and the little
@@ -282,7 +268,7 @@ fn extends(cluster: &Cluster, fault: &Fault) -> (u64, u64) {
 fn resolved(cluster: &Cluster, fault: &Fault, times: usize) {
     let lines = eventually(&format!("{}: every name is connected to", fault.name), LONG, || {
         let path = format!("/api/v1/namespaces/c139/pods/{}/log", fault.name);
-        let (_, log) = cluster.request("GET", &path, "", "")?;
+        let (_, log) = cluster.request("GET", &path, "")?;
         let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         NAMED.iter().all(|node| connects(&lines, node, "connected").len() >= times).then_some(lines)
     });

@@ -6,10 +6,11 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::caller::{Caller, Seen};
+use crate::caller::{Caller, Seen, call};
 use crate::cluster::{Cluster, WEB, WEB_2, succeed};
 use crate::figures::figure;
-use crate::release::{LONG, Release, condition, name, process};
+use crate::pod::{condition, name, process};
+use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
 use crate::wait::{boot_ms, eventually, let_time_pass};
 use crate::witness::Witness;
@@ -164,7 +165,7 @@ fn answering(release: &Release<'_>) -> String {
     let address = release.service();
     eventually("the leader answers the Service", LONG, || {
         let leader = release.leader()?;
-        (crate::caller::call(&address).as_ref() == Some(&leader)).then_some(leader)
+        (call(&address).as_ref() == Some(&leader)).then_some(leader)
     })
 }
 
@@ -208,10 +209,8 @@ fn roll(mode: &Mode, release: &mut Release<'_>, _: &str) -> Option<u64> {
 }
 
 fn scale(_: &Mode, release: &mut Release<'_>, _: &str) -> Option<u64> {
-    let deployment = format!("deployment/{}", release.name);
     for count in [1, 3] {
-        let replicas = format!("--replicas={count}");
-        release.cluster.kubectl(&["scale", "-n", &release.name, &deployment, &replicas]);
+        release.scale(count);
         release.settle(count);
         answering(release);
     }
@@ -302,7 +301,7 @@ fn node_lost(cluster: &Cluster) {
     for (doomed, leader) in all.iter().zip(&after) {
         let service = doomed.release.service();
         eventually("the Service has the next alone", LONG, || {
-            let answers = (0..10).map(|_| crate::caller::call(&service));
+            let answers = (0..10).map(|_| call(&service));
             answers.into_iter().all(|name| name.as_ref() == Some(leader)).then_some(())
         });
     }

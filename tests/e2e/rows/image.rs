@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, IMAGE, feed, package, seconds_since, succeed};
+use crate::cluster::{Cluster, HOST, IMAGE, package, seconds_since, succeed};
 use crate::figures::figure;
-use crate::release::{LONG, condition};
+use crate::pod::condition;
+use crate::release::{LONG, dry_run};
 use crate::row::{Row, Stage};
 use crate::wait::{boot_ms, eventually, let_time_pass};
 
@@ -42,7 +43,7 @@ spec:
     - name: redleader
       image: IMAGE
       imagePullPolicy: Never
-      args: [run, --lock, bare, --redis, "redis://10.88.0.1:1,redis://10.88.0.1:2,redis://10.88.0.1:3"]
+      args: [run, --lock, bare, --redis, "redis://HOST:1,redis://HOST:2,redis://HOST:3"]
       securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
       resources: {limits: {memory: 16Mi, cpu: 500m}}
       livenessProbe: {httpGet: {path: /livez, port: 9797}, periodSeconds: 1, failureThreshold: 3}
@@ -53,11 +54,11 @@ fn allowed_nothing(cluster: &Cluster) {
     figure("K8 image", &format!("{size} bytes as an archive"));
     assert!(size <= SIZE_MOST, "{size} bytes, more than {SIZE_MOST}");
     cluster.namespace("k8");
-    let anyone = POD.replace("IMAGE", IMAGE).replace("readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}", "");
-    let refused = feed(cluster.command("kubectl").args(["apply", "--dry-run=server", "-f", "-"]), &anyone);
-    let why = String::from_utf8_lossy(&refused.stderr);
-    assert!(!refused.status.success() && why.contains("violates PodSecurity"), "restricted is not enforced: {why}");
-    cluster.apply(&POD.replace("IMAGE", IMAGE));
+    let pod = POD.replace("IMAGE", IMAGE).replace("HOST", HOST);
+    let anyone = pod.replace("readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}", "");
+    let why = dry_run(cluster, "k8", &anyone, &[]).expect_err("restricted is not enforced");
+    assert!(why.contains("violates PodSecurity"), "{why}");
+    cluster.apply(&pod);
     let path = "/api/v1/namespaces/k8/pods/bare";
     eventually("the pod runs", LONG, || cluster.get(path).filter(|pod| condition(pod, "Ready") == Some("True")));
     let said = eventually("it answers", LONG, || cluster.get(&format!("{path}:9797/proxy/leader")));

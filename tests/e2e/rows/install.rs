@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::caller::{Caller, get};
+use crate::caller::Caller;
 use crate::cluster::{Cluster, seconds_since};
 use crate::figures::figure;
-use crate::release::{LONG, Release, name, said};
+use crate::pod::{metrics, name, said};
+use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
 use crate::rows::published_secrets::is_passing;
 use crate::wait::{boot_ms, eventually, let_time_pass};
@@ -50,7 +51,7 @@ fn from_nothing(cluster: &Cluster) {
         figure("K8 memory of a replica", &format!("{:.1} MiB, as the kubelet reports it", memory / 1_048_576.0));
     }
     from_start_to_leadership(&release, "new nodes, with their quarantine");
-    eventually("all that is published is right", LONG, || crate::rows::api::is_right(&release, &leader));
+    release.until_right(&leader);
     agree(&release, &leader);
     helm_test(&release);
     all_start_again(&release);
@@ -63,7 +64,7 @@ fn from_nothing(cluster: &Cluster) {
 fn agree(release: &Release<'_>, leader: &str) {
     let lease = release.cluster.kubectl(&["get", "lease", "-n", &release.name, "who-leads"]);
     assert!(lease.contains(leader), "{lease}");
-    let lease = release.cluster.get("/apis/coordination.k8s.io/v1/namespaces/k1/leases/who-leads").expect("the Lease");
+    let lease = release.lease("who-leads").expect("the Lease");
     assert_eq!(lease["metadata"]["annotations"]["redleader.dev/lock"], "redleader:k1/k1", "{lease}");
     let log = release.cluster.kubectl(&["logs", "-n", &release.name, leader, "-c", "redleader"]);
     assert!(log.contains("redleader:k1/k1"), "the log names the lock: {log}");
@@ -73,11 +74,12 @@ fn agree(release: &Release<'_>, leader: &str) {
     });
     assert!(told.contains("redleader.dev/leader") && told.contains("redleader.dev/role=leader"), "{told}");
     for pod in release.pods() {
-        let address = format!("{}:9797", pod["status"]["podIP"].as_str().expect("it runs"));
-        let (_, metrics) = eventually("metrics", LONG, || get(&address, "/metrics"));
-        let leads = metrics.lines().find(|line| line.starts_with("redleader_is_leader{")).unwrap_or_default();
-        assert!(leads.ends_with(if name(&pod) == leader { " 1" } else { " 0" }), "{leads}");
-        assert!(metrics.contains(&format!("holder=\"{leader}\"")), "the holder's name is in the metrics");
+        let metrics = eventually("metrics", LONG, || metrics(&pod));
+        let leads = metrics.iter().filter(|(sample, _)| sample.starts_with("redleader_is_leader{"));
+        let leads: Vec<f64> = leads.map(|(_, value)| *value).collect();
+        assert_eq!(leads, [if name(&pod) == leader { 1.0 } else { 0.0 }], "{}", name(&pod));
+        let names_it = |sample: &String| sample.contains(&format!("holder=\"{leader}\""));
+        assert!(metrics.keys().any(names_it), "the holder's name is in the metrics");
     }
 }
 
@@ -100,7 +102,7 @@ fn two_that_answer_are_seen(release: &Release<'_>) {
 fn kubelet(release: &Release<'_>, pod: &Value, metric: &str) -> Option<f64> {
     let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
     let path = format!("/api/v1/nodes/{node}/proxy/metrics/resource");
-    let (_, text) = release.cluster.request("GET", &path, "", "")?;
+    let (_, text) = release.cluster.request("GET", &path, "")?;
     let labels = format!("{{container=\"redleader\",namespace=\"{}\",pod=\"{}\"}} ", release.name, name(pod));
     let line = text.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(labels.as_str()))?;
     line.split(' ').next()?.parse().ok()
@@ -117,20 +119,16 @@ fn from_start_to_leadership(release: &Release<'_>, of: &str) {
 }
 
 fn all_start_again(release: &Release<'_>) {
-    let deployment = format!("deployment/{}", release.name);
     for count in [0, 3] {
-        let replicas = format!("--replicas={count}");
-        release.cluster.kubectl(&["scale", "-n", &release.name, &deployment, &replicas]);
+        release.scale(count);
         eventually("all have come or gone", LONG, || (release.all_pods().len() == count).then_some(()));
     }
     release.settle(3);
 }
 
 fn helm_test(release: &Release<'_>) {
-    let mut command = release.cluster.command("helm");
-    let output = command.args(["test", &release.name, "-n", &release.name]).output().expect("helm");
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("Succeeded"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let said = release.helm(&["test"]);
+    assert!(said.contains("Succeeded"), "{said}");
 }
 
 /// Every kind that a namespace can hold, save what the cluster itself puts in or keeps for a while.

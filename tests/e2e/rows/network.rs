@@ -1,19 +1,17 @@
 //! The chart's NetworkPolicies, enforced by kube-router.
 
-use std::fs::File;
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
-use std::os::fd::AsFd;
 use std::thread;
 use std::time::Duration;
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
-use crate::cluster::{Cluster, WEB, succeed};
+use crate::cluster::{Cluster, WEB, enter, succeed};
 use crate::figures::figure;
-use crate::release::{LONG, Release, condition, name};
+use crate::pod::{self, condition, name};
+use crate::release::{LONG, Release, still_wrong};
 use crate::row::{Row, Stage};
-use crate::wait::{eventually, let_time_pass};
+use crate::wait::eventually;
 
 pub const ROWS: &[Row] = &[Row {
     name: "K9-network",
@@ -34,9 +32,7 @@ const VALUES: [&str; 7] = [
 ];
 
 fn only_the_release(cluster: &Cluster) {
-    let mut release = Release::new(cluster, "k9-network", &VALUES);
-    release.install();
-    let leader = release.settle(2);
+    let (mut release, leader) = Release::up(cluster, "k9-network", &VALUES, 2);
     others(&release);
     let node = address(&pod(&release, "k9-network-nodes-0"), 6379);
     for pod in ["stranger", "scraper", leader.as_str()] {
@@ -57,8 +53,7 @@ fn only_the_release(cluster: &Cluster) {
     });
     let second = release.settle(2);
     holds(&release, false);
-    succeed("resign", release.exec(&second, "redleader", &["/redleader", "resign", "--for", "5s"]));
-    release.next_leader(&[&second]);
+    release.hand_over(&second);
     release.uninstall();
     cluster.kubectl(&["delete", "pod", "-n", &release.name, "stranger", "scraper", "--wait=false"]);
     cluster.part("stop", "policies");
@@ -78,7 +73,7 @@ fn holds(release: &Release<'_>, anyone: bool) {
         ("stranger", address(other, 9797), anyone),
         ("scraper", address(other, 9797), true),
     ];
-    let services = (0..3).map(|at| service(release, &format!("{}-node-{at}", release.name)));
+    let services = (0..3).map(|at| release.service_named(&format!("{}-node-{at}", release.name)));
     for node in nodes.iter().map(|node| address(node, 6379)).chain(services) {
         table.extend([("stranger", node.clone(), false), ("scraper", node.clone(), false), (one.as_str(), node, true)]);
     }
@@ -86,15 +81,8 @@ fn holds(release: &Release<'_>, anyone: bool) {
     let first = name(&nodes[0]);
     table.extend([(first.as_str(), address(&nodes[1], 6379), false), (first.as_str(), address(other, 8080), false)]);
     let is_wrong = |(pod, to, may): &&(&str, String, bool)| reaches(release, pod, to) != *may;
-    let mut wrong = Vec::new();
-    for _ in 0..60 {
-        wrong = table.iter().filter(is_wrong).collect();
-        if wrong.is_empty() {
-            return;
-        }
-        let_time_pass("the rules follow the pods", Duration::from_millis(500));
-    }
-    panic!("from, to, and whether it should: {wrong:?}");
+    let wrong = still_wrong(|| table.iter().filter(is_wrong).collect());
+    assert!(wrong.is_empty(), "from, to, and whether it should: {wrong:?}");
 }
 
 /// Two pods that are not the release's; one of them may read metrics where that is limited.
@@ -114,31 +102,23 @@ fn others(release: &Release<'_>) {
 }
 
 fn pod(release: &Release<'_>, name: &str) -> Value {
-    let path = format!("/api/v1/namespaces/{}/pods/{name}", release.name);
-    release.cluster.get(&path).unwrap_or_else(|| panic!("{name} is not there"))
+    release.pod(name).unwrap_or_else(|| panic!("{name} is not there"))
 }
 
 fn address(pod: &Value, port: u16) -> String {
-    format!("{}:{port}", pod["status"]["podIP"].as_str().expect("it runs"))
-}
-
-fn service(release: &Release<'_>, name: &str) -> String {
-    let path = format!("/api/v1/namespaces/{}/services/{name}", release.name);
-    let service = release.cluster.get(&path).unwrap_or_else(|| panic!("{name} is not there"));
-    format!("{}:6379", service["spec"]["clusterIP"].as_str().expect("it has one"))
+    format!("{}:{port}", pod::address(pod))
 }
 
 /// Whether a connection from within a pod is taken.
 fn reaches(release: &Release<'_>, from: &str, to: &str) -> bool {
-    let from: IpAddr = pod(release, from)["status"]["podIP"].as_str().expect("it runs").parse().expect("an address");
+    let from: IpAddr = pod::address(&pod(release, from)).parse().expect("an address");
     let to: SocketAddr = to.parse().expect("an address");
     let spaces = release.cluster.root().join("node1/state/io.containerd.grpc.v1.cri/netns");
     let spaces = std::fs::read_dir(&spaces).unwrap_or_else(|why| panic!("{}: {why}", spaces.display()));
     let answers = spaces.flatten().find_map(|space| {
         // A thread of its own, which ends in that network. It is the pod's if the pod's address is there.
         let asks = move || {
-            let space = File::open(space.path()).ok()?;
-            move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network)).ok()?;
+            enter(&space.path()).ok()?;
             UdpSocket::bind((from, 0)).ok()?;
             Some(TcpStream::connect_timeout(&to, Duration::from_secs(1)).is_ok())
         };

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::cluster::{Cluster, seconds_since};
 use crate::figures::figure;
-use crate::release::{LONG, Release, name};
+use crate::pod::{leads, name};
+use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
 use crate::wait::{boot_ms, eventually, stays_true};
 
@@ -28,15 +29,8 @@ fn scale(release: &Release<'_>, count: u32) {
     release.cluster.kubectl(&["scale", "-n", &release.name, &set, &format!("--replicas={count}")]);
 }
 
-pub fn nodes_ready(release: &Release<'_>) -> u64 {
-    let path = format!("/apis/apps/v1/namespaces/{0}/statefulsets/{0}-nodes", release.name);
-    release.cluster.get(&path).and_then(|set| set["status"]["readyReplicas"].as_u64()).unwrap_or(0)
-}
-
 fn all_down(cluster: &Cluster) {
-    let release = Release::new(cluster, "k4-down", &["app.port=8080"]);
-    release.install();
-    release.settle(3);
+    let (release, _) = Release::up(cluster, "k4-down", &["app.port=8080"], 3);
     let restarts = release.restarts();
     scale(&release, 0);
     eventually("nobody is Ready", LONG, || (release.leader().is_none() && release.ready().is_empty()).then_some(()));
@@ -44,7 +38,7 @@ fn all_down(cluster: &Cluster) {
         release.ready().is_empty() && release.restarts() == restarts
     });
     scale(&release, 3);
-    eventually("the nodes are Ready", LONG, || (nodes_ready(&release) == 3).then_some(()));
+    eventually("the nodes are Ready", LONG, || (release.nodes_ready() == 3).then_some(()));
     let began = boot_ms();
     eventually("somebody leads", LONG, || release.leader());
     let took = seconds_since(began);
@@ -56,9 +50,7 @@ fn all_down(cluster: &Cluster) {
 }
 
 fn rolled(cluster: &Cluster) {
-    let release = Release::new(cluster, "k4-roll", &["app.port=8080"]);
-    release.install();
-    let leader = release.settle(3);
+    let (release, leader) = Release::up(cluster, "k4-roll", &["app.port=8080"], 3);
     let token = release.leader_json(&leader).expect("it leads")["token"].clone();
     let before: Vec<String> = uids(&release);
     let began = boot_ms();
@@ -70,16 +62,15 @@ fn rolled(cluster: &Cluster) {
 }
 
 fn uids(release: &Release<'_>) -> Vec<String> {
-    let path = format!("/api/v1/namespaces/{}/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dnode", release.name);
-    release.cluster.list(&path).iter().map(|pod| format!("{} {}", name(pod), pod["metadata"]["uid"])).collect()
+    release.pods_of("node").iter().map(|pod| format!("{} {}", name(pod), pod["metadata"]["uid"])).collect()
 }
 
 /// The leader leads at every look until each node is another pod, and Ready.
 fn stays_until_rolled(release: &Release<'_>, before: &[String], leader: &str) {
     eventually("all nodes are new", LONG, || {
         let said = release.leader_json(leader);
-        assert!(said.as_ref().is_some_and(|said| said["leading"] == true), "{said:?}");
+        assert!(said.as_ref().is_some_and(leads), "{said:?}");
         let now = uids(release);
-        (now.len() == 3 && nodes_ready(release) == 3 && now.iter().all(|uid| !before.contains(uid))).then_some(())
+        (now.len() == 3 && release.nodes_ready() == 3 && now.iter().all(|uid| !before.contains(uid))).then_some(())
     });
 }

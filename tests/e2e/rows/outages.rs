@@ -5,14 +5,17 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::audit::{self, audited, what};
 use crate::cluster::{Cluster, seconds_since};
 use crate::figures::figure;
+use crate::pod::{
+    address, failed_extends, leads_by, metric, name, next_of, of_name, pending, redleader, resign, role, token,
+};
 use crate::poller::Poller;
-use crate::release::{LONG, Release, name, said, says};
+use crate::release::{LONG, PUBLISHED, Release};
 use crate::rhythm::{Distances, Rhythm};
 use crate::row::{Row, Stage};
-use crate::rows::api::{PUBLISHED, is_right, label, leading, metric, resign, tell};
-use crate::rows::rights::{audited, what};
+use crate::rows::api::{STAND_BACK, tell};
 use crate::wait::{boot_ms, eventually, stays_true};
 use crate::wall::Wall;
 use crate::way::{Way, Weather};
@@ -59,7 +62,7 @@ fn slow(cluster: &Cluster) {
     let release = by_way(cluster, "k3-slow", &way);
     release.install();
     let leader = release.settle(3);
-    eventually("all that is published is right", LONG, || is_right(&release, &leader));
+    release.until_right(&leader);
     let pods = release.pods();
     let pod = of_name(&pods, &leader);
     let steady = Extends::of(&release, pod);
@@ -72,14 +75,14 @@ fn slow(cluster: &Cluster) {
     assert_eq!(slow.token, steady.token, "one leadership");
     slow.judge(&steady, "answers of the API server after 4 s");
     eventually("the label is put right by a slow API server too", LONG, || {
-        (label(&release, &leader) == "leader").then_some(())
+        (release.role(&leader).as_deref() == Some("leader")).then_some(())
     });
-    resign(&leader);
-    let next = eventually("another leads", LONG, || leading(&pods).filter(|pod| *pod != leader));
+    resign(redleader(&leader), STAND_BACK);
+    let next = next_of(&pods, &[&leader]);
     unlabel(&release, &all);
     way.set(Weather::Fair);
     let back = boot_ms();
-    eventually("all that is published is right again", LONG, || is_right(&release, &next));
+    release.until_right(&next);
     tell("API server slow, leadership moved", back);
     release.uninstall();
 }
@@ -99,11 +102,9 @@ struct Extends {
 impl Extends {
     fn of(release: &Release<'_>, pod: &Value) -> Self {
         let rhythm = Rhythm::of(release, pod);
-        let token = said(pod).expect("it leads")["token"].clone();
+        let token = token(pod).expect("it leads");
         let before = Counts::of(pod);
-        stays_true("one leadership", WATCHED, || {
-            says(pod).is_some_and(|said| said["leading"] == true && said["token"] == token)
-        });
+        stays_true("one leadership", WATCHED, || leads_by(pod, &token));
         let after = Counts::of(pod);
         assert_eq!(after.failed, before.failed, "an extend failed");
         let distances = rhythm.finish();
@@ -142,15 +143,15 @@ fn tell_interval(found: &Distances) -> String {
 struct Counts {
     count: f64,
     sum: f64,
-    failed: String,
+    failed: BTreeMap<String, f64>,
 }
 
 impl Counts {
     fn of(pod: &Value) -> Self {
         Self {
-            count: metric(pod, "redleader_extend_duration_seconds_count"),
-            sum: metric(pod, "redleader_extend_duration_seconds_sum"),
-            failed: crate::rows::api::failed_extends(pod),
+            count: metric(pod, "extend_duration_seconds_count", &[]),
+            sum: metric(pod, "extend_duration_seconds_sum", &[]),
+            failed: failed_extends(pod),
         }
     }
 }
@@ -169,28 +170,27 @@ fn weather(cluster: &Cluster) {
     let release = by_way(cluster, "k3-weather", &way);
     release.install();
     let first = release.settle(3);
-    eventually("all that is published is right", LONG, || is_right(&release, &first));
+    release.until_right(&first);
     let pods = release.pods();
     let steady = Extends::of(&release, of_name(&pods, &first));
-    let version = cluster.get(&pods_path(&release)).expect("pods")["metadata"]["resourceVersion"].clone();
+    let version = cluster.get(&release.pods_path("replica")).expect("pods")["metadata"]["resourceVersion"].clone();
     way.set(WEATHERS[0].0);
-    let before = audited(cluster, &release.name, &release.name).len();
-    resign(&first);
-    let second = eventually("another leads", LONG, || leading(&pods).filter(|pod| *pod != first));
-    resign(&second);
-    let others = [&first, &second];
-    let leader = eventually("a third leads", LONG, || leading(&pods).filter(|pod| !others.contains(&pod)));
+    let before = audited(&audit::log(cluster), &release.name, &release.name).len();
+    resign(redleader(&first), STAND_BACK);
+    let second = next_of(&pods, &[&first]);
+    resign(redleader(&second), STAND_BACK);
+    let leader = next_of(&pods, &[&first, &second]);
 
     lead_through(&release, &way, (of_name(&pods, &first), of_name(&pods, &leader)), &steady);
     judge_queue(&way, &pods);
-    let reached = audited(cluster, &release.name, &release.name).split_off(before);
+    let reached = audited(&audit::log(cluster), &release.name, &release.name).split_off(before);
     assert!(!reached.iter().any(is_write), "the way is closed: {:?}", reached.iter().map(what).collect::<Vec<_>>());
 
     way.set(Weather::Fair);
     let back = boot_ms();
-    eventually("all that is published is right again", LONG, || is_right(&release, &leader));
+    release.until_right(&leader);
     tell("API server stalled, throttled and refused", back);
-    stays_true("nothing old is told after it", OLD, || is_right(&release, &leader).is_some());
+    stays_true("nothing old is told after it", OLD, || release.is_right(&leader).is_some());
     judge_told(&release, [&first, &second, &leader], &version, before);
     release.uninstall();
 }
@@ -200,13 +200,11 @@ fn lead_through(release: &Release<'_>, way: &Way, (stepped_down, pod): (&Value, 
     let routez = Poller::start(stepped_down, "/routez");
     let (began, ready) = (boot_ms(), Poller::start(pod, "/readyz"));
     let (rhythm, counts) = (Rhythm::of(release, pod), Counts::of(pod));
-    let token = said(pod).expect("it leads")["token"].clone();
+    let token = token(pod).expect("it leads");
     for (weather, ttls) in WEATHERS {
         way.set(weather);
-        stays_true(&format!("it leads under {weather:?}"), TTL * ttls, || {
-            says(pod).is_some_and(|said| said["leading"] == true && said["token"] == token)
-        });
-        assert_eq!(metric(pod, "redleader_publish_pending{target=\"label\"}"), 1.0, "{weather:?}");
+        stays_true(&format!("it leads under {weather:?}"), TTL * ttls, || leads_by(pod, &token));
+        assert_eq!(pending(pod), 1.0, "{weather:?}");
     }
     let led = seconds_since(began);
     assert!(led >= (TTL * 20).as_secs_f64());
@@ -246,7 +244,7 @@ fn judge_told(release: &Release<'_>, [first, second, leader]: [&String; 3], vers
     assert!(of(first).ends_with(&["standby"]) && !of(first).contains(&""), "{roles:?}");
     assert!(!of(second).contains(&"leader"), "it led and stepped down meanwhile: {roles:?}");
     assert!(of(leader).ends_with(&["leader"]), "{roles:?}");
-    let lines = audited(release.cluster, &release.name, &release.name);
+    let lines = audited(&audit::log(release.cluster), &release.name, &release.name);
     let mut told = BTreeMap::new();
     for line in &lines[before..] {
         let pod = &line["user"]["extra"]["authentication.kubernetes.io/pod-name"][0];
@@ -267,39 +265,33 @@ fn is_write(line: &Value) -> bool {
     matches!(line["verb"].as_str(), Some("patch" | "create"))
 }
 
-fn pods_path(release: &Release<'_>) -> String {
-    format!("/api/v1/namespaces/{}/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dreplica", release.name)
-}
-
 /// Every role that the API server has had of any pod since this version, in order.
 fn history(release: &Release<'_>, version: &Value) -> Vec<(String, String)> {
     let version = version.as_str().expect("a list has one");
-    let path = format!("{}&watch=1&timeoutSeconds=1&resourceVersion={version}", pods_path(release));
-    let (status, lines) = release.cluster.request("GET", &path, "", "").expect("the API server answers");
+    let path = format!("{}&watch=1&timeoutSeconds=1&resourceVersion={version}", release.pods_path("replica"));
+    let (status, lines) = release.cluster.request("GET", &path, "").expect("the API server answers");
     assert_eq!(status, 200, "{lines}");
     let events = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let role = |event: &Value| event["object"]["metadata"]["labels"]["redleader.dev/role"].as_str().map(str::to_owned);
-    events.map(|event| (name(&event["object"]), role(&event).unwrap_or_default())).collect()
+    let role_of = |event: &Value| role(&event["object"]).unwrap_or_default().to_owned();
+    events.map(|event| (name(&event["object"]), role_of(&event))).collect()
 }
 
 /// Connections of all replicas die at the moment at which the leadership moves.
 fn dead_flow(cluster: &Cluster) {
-    let release = Release::new(cluster, "k3-dead-flow", &PUBLISHED);
-    release.install();
-    let first = release.settle(3);
-    eventually("all that is published is right", LONG, || is_right(&release, &first));
+    let (release, first) = Release::up(cluster, "k3-dead-flow", &PUBLISHED, 3);
+    release.until_right(&first);
     let pods = release.pods();
     let walls: Vec<(Wall, usize)> = pods.iter().map(|pod| Wall::across_open_flows(address(pod))).collect();
     let flows: Vec<usize> = walls.iter().map(|(_, flows)| *flows).collect();
     assert!(flows.iter().all(|flows| *flows > 0), "every replica watches its pod: {flows:?}");
-    resign(&first);
-    let next = eventually("another leads", LONG, || leading(&pods).filter(|pod| *pod != first));
+    resign(redleader(&first), STAND_BACK);
+    let next = next_of(&pods, &[&first]);
     let won = boot_ms();
-    eventually("its label is right", LONG, || (label(&release, &next) == "leader").then_some(()));
+    eventually("its label is right", LONG, || (release.role(&next).as_deref() == Some("leader")).then_some(()));
     let labelled = seconds_since(won);
-    eventually("all that is published is right", LONG, || is_right(&release, &next));
+    release.until_right(&next);
     let all = seconds_since(won);
-    let timeouts = metric(of_name(&pods, &next), "redleader_publish_errors_total{code=\"timeout\"");
+    let timeouts = metric(of_name(&pods, &next), "publish_errors_total", &[("code", "timeout")]);
     let text = format!("label right {labelled:.1} s and all {all:.1} s after the win, {timeouts} requests timed out");
     figure("K3 flows to the API server died without a word", &text);
     assert!(all < 30.0, "{all} s");
@@ -308,16 +300,8 @@ fn dead_flow(cluster: &Cluster) {
     // Whoever has nothing to tell begins its watch anew within 13 minutes, and no earlier.
     unlabel(&release, &[&first, &next]);
     let began = boot_ms();
-    eventually("the watch lives on another connection", LONG, || is_right(&release, &next));
+    eventually("the watch lives on another connection", LONG, || release.is_right(&next));
     figure("K3 the watch after that", &format!("a label taken away is put right in {:.1} s", seconds_since(began)));
     drop(walls);
     release.uninstall();
-}
-
-fn of_name<'a>(pods: &'a [Value], wanted: &str) -> &'a Value {
-    pods.iter().find(|pod| name(pod) == wanted).expect("it is one of them")
-}
-
-fn address(pod: &Value) -> &str {
-    pod["status"]["podIP"].as_str().expect("it runs")
 }

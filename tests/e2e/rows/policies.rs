@@ -2,14 +2,15 @@
 
 use std::thread;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, seconds_since, succeed};
+use crate::audit::{self, asked, denied};
+use crate::cluster::{ADMIN, Cluster, seconds_since};
 use crate::figures::figure;
-use crate::release::{LONG, Release, condition, name};
+use crate::pod::{LEADER, ROLE, condition, name, signal, wait_for_process};
+use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
-use crate::rows::api::is_right;
-use crate::rows::rights::asked;
 use crate::wait::{boot_ms, eventually};
 
 pub const ROWS: &[Row] = &[
@@ -63,16 +64,13 @@ fn admission_policy(cluster: &Cluster) {
 
 /// A release goes through elections, and the policy refuses nothing of it.
 fn under_policy<'a>(cluster: &'a Cluster, name: &str, mode: &[&str]) -> Release<'a> {
-    let release = Release::new(cluster, name, &[&PUBLISHED, mode].concat());
-    release.install();
-    let first = release.settle(3);
+    let (release, first) = Release::up(cluster, name, &[&PUBLISHED, mode].concat(), 3);
     is_active(&release, &first);
     eventually("all that is published is right", LONG, || all_is_right(&release, &first));
-    succeed("resign", release.exec(&first, "redleader", &["/redleader", "resign", "--for", "5s"]));
-    let second = release.next_leader(&[&first]);
+    let second = release.hand_over(&first);
     eventually("all that is published is right", LONG, || all_is_right(&release, &second));
     // A leader that stands still for longer than the ttl is displaced, and cannot take back what it said.
-    release.signal("-STOP", &second, "redleader");
+    signal(wait_for_process(&second, "redleader"), Signal::STOP);
     let third = release.next_leader(&[&second]);
     let began = boot_ms();
     eventually("the successor clears what it said", LONG, || all_is_right(&release, &third));
@@ -80,8 +78,8 @@ fn under_policy<'a>(cluster: &'a Cluster, name: &str, mode: &[&str]) -> Release<
         &format!("{name} successor"),
         &format!("all of its predecessor cleared after {:.1} s", seconds_since(began)),
     );
-    release.signal("-CONT", &second, "redleader");
-    let requests = asked(cluster, name, name);
+    signal(wait_for_process(&second, "redleader"), Signal::CONT);
+    let requests = asked(&audit::log(cluster), name, name);
     let without_right: Vec<_> = requests.iter().filter(|(_, code)| matches!(code, 401 | 403)).collect();
     assert!(without_right.is_empty(), "{name}: {without_right:?}");
     assert_eq!(denied(&release, "?timeout="), [""; 0], "what redleader asks for");
@@ -91,23 +89,12 @@ fn under_policy<'a>(cluster: &'a Cluster, name: &str, mode: &[&str]) -> Release<
     release
 }
 
-/// Requests of the account that its policy denied, by the audit log. A change whose own conditions do not hold any more
-/// has the same status, and is none of them.
-fn denied(release: &Release<'_>, query: &str) -> Vec<String> {
-    let log = std::fs::read_to_string(release.cluster.root().join("audit.log")).expect("the API server writes it");
-    let words = [&format!("ValidatingAdmissionPolicy 'redleader-{0}.{0}'", release.name), "denied request", query];
-    log.lines().filter(|line| words.iter().all(|word| line.contains(*word))).map(str::to_owned).collect()
-}
-
 /// A policy takes effect a moment after it is there. What the API server's own check of its types says is nothing.
 fn is_active(release: &Release<'_>, pod: &str) {
     let who = impersonated(release);
     eventually("the policy is in force", LONG, || attempt(release, &who, pod, "", &label("example", "x")).err());
-    let namespace = &release.name;
-    let path = format!(
-        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/redleader-{namespace}.{}",
-        release.name
-    );
+    let path =
+        format!("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/redleader-{0}.{0}", release.name);
     let warnings = eventually("the policy's types are checked", LONG, || {
         let policy = release.cluster.get(&path)?;
         let is_checked = policy["status"]["observedGeneration"] == policy["metadata"]["generation"];
@@ -121,13 +108,11 @@ fn all_is_right(release: &Release<'_>, leader: &str) -> Option<()> {
     let cost = |pod: &Value| pod["metadata"]["annotations"][COST].as_str().map(str::to_owned);
     let costs_are_right =
         release.pods().iter().all(|pod| cost(pod).as_deref() == (name(pod) == leader).then_some("1000"));
-    is_right(release, leader).filter(|()| costs_are_right)
+    release.is_right(leader).filter(|()| costs_are_right)
 }
 
-const ROLE: &str = "redleader.dev/role";
 const TOKEN: &str = "redleader.dev/token";
 const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
-const OURS: &str = "redleader.dev/leader";
 
 /// The policy's clauses, by their messages.
 const LABELS: &str = "may change no label but redleader.dev/role";
@@ -158,7 +143,7 @@ fn of_the_own_pod(own: &str) -> Vec<Trial<'_>> {
         (own, "", label(ROLE, Value::Null), ""),
         (own, "", annotation(TOKEN, "1"), ""),
         (own, "", annotation(COST, "1000"), ""),
-        (own, "/status", status_of(OURS, "True"), ""),
+        (own, "/status", status_of(LEADER, "True"), ""),
         (own, "", label("example", "x"), LABELS),
         (own, "", label("app.kubernetes.io/component", "x"), LABELS),
         (own, "", label("app.kubernetes.io/component", Value::Null), LABELS),
@@ -190,7 +175,7 @@ fn of_other_pods<'a>(leader: &'a str, standby: &'a str, foreign: &'a str) -> Vec
         // What a successor does.
         (leader, "", label(ROLE, "standby"), ""),
         (leader, "", annotation(COST, Value::Null), ""),
-        (leader, "/status", status_of(OURS, "False"), ""),
+        (leader, "/status", status_of(LEADER, "False"), ""),
         (leader, "", label(ROLE, Value::Null), OTHERS),
         (leader, "", label(ROLE, "x"), OTHERS),
         (leader, "", annotation(TOKEN, "1"), OTHERS),
@@ -204,12 +189,12 @@ fn of_other_pods<'a>(leader: &'a str, standby: &'a str, foreign: &'a str) -> Vec
         (standby, "", label(ROLE, "leader"), OTHERS),
         (standby, "", label(ROLE, Value::Null), OTHERS),
         (standby, "", annotation(COST, "1000"), OTHERS),
-        (standby, "/status", status_of(OURS, "True"), OTHERS),
+        (standby, "/status", status_of(LEADER, "True"), OTHERS),
         (standby, "", label("example", "x"), LABELS),
         // Of another account, however alike they are.
         (foreign, "", label(ROLE, "standby"), OTHERS),
         (foreign, "", annotation(TOKEN, "2"), OTHERS),
-        (foreign, "/status", status_of(OURS, "False"), OTHERS),
+        (foreign, "/status", status_of(LEADER, "False"), OTHERS),
         (foreign, "", label("example", "x"), LABELS),
     ]
 }
@@ -233,7 +218,7 @@ fn nothing_else(release: &Release<'_>) {
         holds(release, &who, &(own, "", label(ROLE, "leader"), OTHERS));
     }
     // It is about this account only.
-    holds(release, "Accept: */*", &(own, "", label("example", "x"), ""));
+    holds(release, ADMIN, &(own, "", label("example", "x"), ""));
     assert!(!denied(release, "?dryRun=").is_empty(), "the audit log tells what is denied");
     let refused: Vec<&Trial<'_>> = trials.iter().filter(|(.., clause)| !clause.is_empty()).collect();
     release.cluster.kubectl(&[
@@ -264,11 +249,8 @@ fn leader_and_standbys(release: &Release<'_>) -> (String, Vec<String>) {
 
 /// The API server's word on a change, which is not made: why not, if it refuses.
 fn attempt(release: &Release<'_>, who: &str, pod: &str, part: &str, patch: &Value) -> Result<(), String> {
-    let path = format!("/api/v1/namespaces/{}/pods/{pod}{part}?dryRun=All", release.name);
-    let kind = "application/strategic-merge-patch+json";
-    let answer = release.cluster.request_as(who, "PATCH", &path, kind, &patch.to_string());
-    let (status, body) = answer.expect("the API server answers");
-    if status == 200 { Ok(()) } else { Err(body) }
+    let path = format!("{}{part}?dryRun=All", release.pod_path(pod));
+    release.cluster.patch_as(who, &path, patch).map(drop)
 }
 
 fn holds(release: &Release<'_>, who: &str, (pod, part, patch, clause): &Trial<'_>) {
@@ -302,17 +284,16 @@ fn budgets(cluster: &Cluster) {
 
 /// Two replicas of mode label: while one is not Ready the other one stays, and the one that is not may always go.
 fn one_at_a_time(cluster: &Cluster) {
-    let release = Release::new(cluster, "k9-budget", &["mode=label", "app.port=8080", "replicas=2", "ttl=4s"]);
-    release.install();
-    let leader = release.settle(2);
+    let (release, leader) =
+        Release::up(cluster, "k9-budget", &["mode=label", "app.port=8080", "replicas=2", "ttl=4s"], 2);
     allows(&release, 1);
     let standby = release.pods().iter().map(name).find(|pod| *pod != leader).expect("two replicas");
-    release.signal("-STOP", &standby, "redleader");
+    signal(wait_for_process(&standby, "redleader"), Signal::STOP);
     eventually("the standby is not Ready", LONG, || (release.ready() == [leader.clone()]).then_some(()));
     allows(&release, 0);
     assert_eq!(release.evict(&leader), 429, "the only Ready pod");
     assert_eq!(release.evict(&standby), 201, "a pod that is not Ready anyway");
-    release.signal("-CONT", &standby, "redleader");
+    signal(wait_for_process(&standby, "redleader"), Signal::CONT);
     let began = boot_ms();
     allows(&release, 1);
     assert_eq!(release.evict(&leader), 201, "the leader");

@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::audit::{self, asked};
 use crate::bench::{Bench, line_with, log, remove};
-use crate::cluster::{Cluster, feed, succeed};
+use crate::cluster::Cluster;
 use crate::figures::figure;
-use crate::release::{LONG, Release, name, process, said, says};
+use crate::node::{ask, tell};
+use crate::pod::{leads, metric, name, next_of, of_name, redleader, said, says, signal, token};
+use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
-use crate::rows::rights::asked;
 use crate::wait::{boot_ms, eventually, let_time_pass, stays_true};
 
 pub const ROWS: &[Row] = &[
@@ -39,42 +42,41 @@ const TTLS: [(&str, &str, u64); 4] =
 
 fn whole_seconds(cluster: &Cluster) {
     let bench = Bench::new(cluster, "c71", &[]);
-    for (name, ttl, _) in TTLS {
-        let (ttl, lease) = (format!("ttl={ttl}"), format!("publish.lease={name}"));
+    for (instance, ttl, _) in TTLS {
+        let (ttl, lease) = (format!("ttl={ttl}"), format!("publish.lease={instance}"));
         // More than their default: a busy machine is no fault of what is shown here.
-        let patience = if name == "half" { "nodeTimeout=100ms" } else { "nodeTimeout=150ms" };
+        let patience = if instance == "half" { "nodeTimeout=100ms" } else { "nodeTimeout=150ms" };
         let grace = "terminationGracePeriodSeconds=6000";
-        bench.instance(name, &["replicas=1", "app.port=8080", "mode=label", &ttl, &lease, patience, grace]);
+        bench.instance(instance, &["replicas=1", "app.port=8080", "mode=label", &ttl, &lease, patience, grace]);
     }
     // The nodes have known these locks for long, or their first leaders would come after 99 s and 99 min.
-    for name in ["long", "longest"] {
-        known_for_long(&bench.release, &format!("{{redleader:c71/{name}}}:redleader"));
+    for instance in ["long", "longest"] {
+        known_for_long(&bench.release, &format!("{{redleader:c71/{instance}}}:redleader"));
         // It would look again when the quarantine is over that it was told of.
-        let pod = bench.pod_of(name).expect("the instance's pod");
-        cluster.kubectl(&["delete", "pod", "-n", "c71", &crate::release::name(&pod)]);
+        let pod = bench.pod_of(instance).expect("the instance's pod");
+        cluster.kubectl(&["delete", "pod", "-n", "c71", &name(&pod)]);
     }
-    for (name, ttl, seconds) in TTLS {
-        let path = format!("/apis/coordination.k8s.io/v1/namespaces/c71/leases/{name}");
-        let lease = eventually("the Lease is there", LONG, || cluster.get(&path));
+    for (instance, ttl, seconds) in TTLS {
+        let lease = eventually("the Lease is there", LONG, || bench.release.lease(instance));
         assert_eq!(lease["spec"]["leaseDurationSeconds"], seconds, "{ttl}: {lease}");
         for time in ["acquireTime", "renewTime"] {
             let time = lease["spec"][time].as_str().expect("it is set");
             let (_, digits) = time.split_once('.').unwrap_or_else(|| panic!("{time} has no fraction"));
             assert_eq!((digits.len(), digits.ends_with('Z')), (7, true), "six digits and a Z: {time}");
         }
-        let codes: Vec<u64> = asked(cluster, "c71", name).into_iter().map(|(_, code)| code).collect();
+        let codes: Vec<u64> = asked(&audit::log(cluster), "c71", instance).into_iter().map(|(_, code)| code).collect();
         let is_refused = |code: &u64| matches!(code, 400 | 401 | 403 | 422);
         assert!(!codes.is_empty() && !codes.iter().any(is_refused), "{ttl}: {codes:?}");
         figure("C71 ttl of the Lease", &format!("{ttl} is {seconds} s, {} requests, none refused", codes.len()));
-        let table = cluster.kubectl(&["get", "lease", "-n", "c71", name]);
-        assert!(table.contains(bench.pod_of(name).map(|pod| crate::release::name(&pod)).unwrap_or_default().as_str()));
+        let table = cluster.kubectl(&["get", "lease", "-n", "c71", instance]);
+        assert!(table.contains(bench.pod_of(instance).map(|pod| name(&pod)).unwrap_or_default().as_str()));
     }
     bench.remove();
 }
 
 /// Dates back since when nodes have known a lock (docs/protocol.md, rule 2), once a majority has met it.
 fn known_for_long(release: &Release<'_>, state: &str) {
-    let (password, nodes) = (password(release), node_addresses(release));
+    let (password, nodes) = (release.password(), release.node_addresses());
     let has_met = |node: &&String| ask(node, &password, &format!("HEXISTS {state} born")).trim() == "1";
     let met = eventually("a majority has met the lock", LONG, || {
         let met: Vec<&String> = nodes.iter().filter(has_met).collect();
@@ -85,59 +87,40 @@ fn known_for_long(release: &Release<'_>, state: &str) {
     }
 }
 
-fn signal(pod: &str, signal: &str) {
-    let pid = process(pod, "redleader").expect("the pod's process");
-    let output = std::process::Command::new("kill").args([signal, &pid.to_string()]).output();
-    succeed("kill", output.expect("kill is there"));
-}
-
-/// The pod that leads, asked at the pods' own addresses.
-pub fn leading(pods: &[Value]) -> Option<String> {
-    pods.iter().find(|pod| said(pod).is_some_and(|said| said["leading"] == true)).map(name)
-}
-
-/// The token of its leadership.
-pub fn token_of(pods: &[Value], leader: &str) -> Option<Value> {
-    said(pods.iter().find(|pod| name(pod) == leader)?).map(|said| said["token"].clone())
-}
-
 /// What the two rows below have in common.
 const TTL: Duration = Duration::from_secs(5);
 
 fn losses(cluster: &Cluster) {
     let values = ["mode=label", "app.port=8080", "publish.events=true", "replicas=2", "ttl=5s"];
-    let release = Release::new(cluster, "c3", &values);
-    release.install();
-    let paused = release.settle(2);
+    let (release, paused) = Release::up(cluster, "c3", &values, 2);
     let pods = release.pods();
-    let of = |wanted: &str| pods.iter().find(|pod| name(pod) == wanted).expect("a pod of this release").clone();
-    let first = token_of(&pods, &paused).expect("it leads");
-    signal(&paused, "-STOP");
+    let first = token(of_name(&pods, &paused)).expect("it leads");
+    signal(redleader(&paused), Signal::STOP);
     let_time_pass("the leadership expires while its process stands still", TTL + Duration::from_secs(2));
-    let other = eventually("the other leads", LONG, || leading(&pods).filter(|pod| *pod != paused));
-    signal(&paused, "-CONT");
-    let expired =
-        event(&release, &of(&paused), &format!("stopped leading lock redleader:c3/c3: expired, token {first}"));
+    let other = next_of(&pods, &[&paused]);
+    signal(redleader(&paused), Signal::CONT);
+    let expired = event(
+        &release,
+        of_name(&pods, &paused),
+        &format!("stopped leading lock redleader:c3/c3: expired, token {first}"),
+    );
     assert_eq!((&expired["type"], &expired["reason"]), (&json!("Warning"), &json!("LeaderSteppedDown")));
-    let second = token_of(&pods, &other).expect("it leads");
+    let second = token(of_name(&pods, &other)).expect("it leads");
     assert_ne!(first, second, "two leaderships, two tokens");
-    event(&release, &of(&other), &format!("leads lock redleader:c3/c3 with token {second}"));
-    let (_, metrics) = crate::caller::get(&address(&of(&paused)), "/metrics").expect("metrics");
-    let lost = line_with(&metrics, &["redleader_stepdowns_total", "reason=\"expired\""]).unwrap_or_default();
-    assert!(lost.ends_with(" 1"), "{lost}");
+    event(&release, of_name(&pods, &other), &format!("leads lock redleader:c3/c3 with token {second}"));
+    assert_eq!(metric(of_name(&pods, &paused), "stepdowns_total", &[("reason", "expired")]), 1.0);
     figure("C3 leader stopped for 7 s, ttl 5 s", &format!("its Event, Warning: {}", expired["note"]));
     assert_eq!(release.restarts(), 0);
-    taken_by_another(&release, &of(&other), &second);
+    taken_by_another(&release, of_name(&pods, &other), &second);
     remove(&release);
 }
 
 fn taken_by_another(release: &Release<'_>, leader: &Value, token: &Value) {
-    let nodes = node_addresses(release);
-    let password = password(release);
+    let (password, nodes) = (release.password(), release.node_addresses());
     let deadline = said(leader).expect("it leads")["validUntilBootMs"].as_u64().expect("it leads");
     let began = boot_ms();
     for node in &nodes[..2] {
-        redis(node, &password, "SET redleader:c3/c3 somebody-else PX 3000\n");
+        tell(node, &password, "SET redleader:c3/c3 somebody-else PX 3000\n");
     }
     let set = boot_ms();
     eventually("leadership ends", LONG, || said(leader).filter(|said| said["leading"] == false));
@@ -145,7 +128,7 @@ fn taken_by_another(release: &Release<'_>, leader: &Value, token: &Value) {
     let note = format!("stopped leading lock redleader:c3/c3: lost, token {token}");
     let lost = event(release, leader, &note);
     assert_eq!((&lost["type"], &lost["reason"]), (&json!("Warning"), &json!("LeaderSteppedDown")));
-    let said = log(release, &name(leader), "redleader");
+    let said = log(release, &name(leader));
     let line = line_with(&said, &["lost on a node", "held by other"]).unwrap_or_else(|| panic!("{said}"));
     let line: Value = serde_json::from_str(&line).expect("a log line is JSON");
     assert!(
@@ -177,76 +160,36 @@ fn event(release: &Release<'_>, pod: &Value, note: &str) -> Value {
     })
 }
 
-fn address(pod: &Value) -> String {
-    format!("{}:9797", pod["status"]["podIP"].as_str().expect("it runs"))
-}
-
-/// The addresses of the pods of the release's nodes.
-pub fn node_addresses(release: &Release<'_>) -> Vec<String> {
-    let path = format!("/api/v1/namespaces/{}/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dnode", release.name);
-    let nodes = release.cluster.list(&path);
-    nodes.iter().map(|node| node["status"]["podIP"].as_str().expect("it runs").to_owned()).collect()
-}
-
-/// The password of the release's nodes.
-pub fn password(release: &Release<'_>) -> String {
-    let template = "jsonpath={.data.password}";
-    let secret = format!("{}-nodes", release.name);
-    let encoded = release.cluster.kubectl(&["get", "secret", "-n", &release.name, &secret, "-o", template]);
-    let decoded = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, encoded.trim());
-    String::from_utf8(decoded.expect("base64")).expect("text")
-}
-
-/// What a node answers; one command a line.
-fn ask(node: &str, password: &str, commands: &str) -> String {
-    let mut command = std::process::Command::new("redis-cli");
-    command.args(["-h", node]).env("REDISCLI_AUTH", password);
-    succeed("redis-cli", feed(&mut command, commands))
-}
-
-/// Says this to a node, which has to agree; one command a line.
-pub fn redis(node: &str, password: &str, commands: &str) {
-    let said = ask(node, password, commands);
-    assert!(said.lines().all(|line| line == "OK"), "{said}");
-}
-
 /// Two pods with one name for themselves.
 fn twins(cluster: &Cluster) {
     let identity = ["extraEnv[0].name=REDLEADER_IDENTITY", "extraEnv[0].value=twin"];
     let values = ["mode=label", "app.port=8080", "publish.lease=twins", "replicas=2", "ttl=5s"];
-    let release = Release::new(cluster, "c25", &[&values[..], &identity].concat());
-    release.install();
-    let first = release.settle(2);
+    let (release, first) = Release::up(cluster, "c25", &[&values[..], &identity].concat(), 2);
     let pods = release.pods();
-    let uid = |wanted: &str| {
-        let pod = pods.iter().find(|pod| name(pod) == wanted).expect("a pod of this release");
-        pod["metadata"]["uid"].as_str().expect("every pod has one").to_owned()
-    };
+    let uid = |wanted: &str| of_name(&pods, wanted)["metadata"]["uid"].as_str().expect("every pod has one");
     let shows = |pod: &str| {
-        let lease = cluster.get("/apis/coordination.k8s.io/v1/namespaces/c25/leases/twins")?;
-        let is_so = lease["metadata"]["annotations"]["redleader.dev/pod-uid"] == uid(pod).as_str();
+        let lease = release.lease("twins")?;
+        let is_so = lease["metadata"]["annotations"]["redleader.dev/pod-uid"] == uid(pod);
         (is_so && lease["spec"]["holderIdentity"] == "twin").then_some(())
     };
     eventually("the Lease names it", LONG, || shows(&first));
     stays_true("only one of them leads", TTL, || {
-        pods.iter().filter(|pod| says(pod).is_some_and(|said| said["leading"] == true)).count() == 1
+        pods.iter().filter(|pod| says(pod).is_some_and(|said| leads(&said))).count() == 1
     });
-    signal(&first, "-STOP");
-    let second = eventually("the other leads", LONG, || leading(&pods).filter(|pod| *pod != first));
+    signal(redleader(&first), Signal::STOP);
+    let second = next_of(&pods, &[&first]);
     eventually("the Lease names the other", LONG, || shows(&second));
-    let warning = eventually("it is warned about", LONG, || {
-        line_with(&log(&release, &second, "redleader"), &["identities are not unique"])
-    });
-    signal(&first, "-CONT");
+    let warning =
+        eventually("it is warned about", LONG, || line_with(&log(&release, &second), &["identities are not unique"]));
+    signal(redleader(&first), Signal::CONT);
     let line: Value = serde_json::from_str(&warning).expect("a log line is JSON");
     assert_eq!(line["level"], "WARN", "{line}");
     eventually("the first knows that it does not lead", LONG, || {
-        let first = pods.iter().find(|pod| name(pod) == first)?;
-        said(first).filter(|said| said["leading"] == false && said["holder"] == "twin")
+        said(of_name(&pods, &first)).filter(|said| said["leading"] == false && said["holder"] == "twin")
     });
     stays_true("only one of them leads", TTL, || {
-        let leads = |pod: &&Value| says(pod).is_some_and(|said| said["leading"] == true);
-        pods.iter().filter(leads).map(name).eq([second.clone()])
+        let is_leader = |pod: &&Value| says(pod).is_some_and(|said| leads(&said));
+        pods.iter().filter(is_leader).map(name).eq([second.clone()])
     });
     assert!(shows(&second).is_some(), "the first does not write over it");
     figure("C25 two pods with one identity", &format!("one leads; {}: {}", line["message"], line["reason"]));

@@ -6,10 +6,10 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::bench::{BarePod, Bench, line_with};
-use crate::caller::get;
-use crate::cluster::{Cluster, seconds_since, succeed};
+use crate::cluster::{Cluster, HOST, seconds_since, succeed};
 use crate::figures::figure;
-use crate::release::{LONG, said};
+use crate::pod::{self, leads, said};
+use crate::release::LONG;
 use crate::row::{Row, Stage};
 use crate::tunnel::Tunnel;
 use crate::wait::{boot_ms, eventually};
@@ -35,22 +35,15 @@ pub const ROWS: &[Row] = &[
     },
 ];
 
-const LABEL: (&str, &str) = ("REDLEADER_KUBE_LABEL", "on");
-
 /// A bare pod that publishes its label.
 fn labelled(name: &str) -> BarePod<'_> {
-    BarePod::new(name).env(LABEL.0, LABEL.1)
-}
-
-/// The role that a pod's label gives it.
-fn role(bench: &Bench<'_>, pod: &str) -> Option<String> {
-    bench.pod(pod)?["metadata"]["labels"]["redleader.dev/role"].as_str().map(str::to_owned)
+    BarePod::new(name).env("REDLEADER_KUBE_LABEL", "on")
 }
 
 /// Waits until a pod's redleader leads; its token.
-fn leads(bench: &Bench<'_>, pod: &str) -> Value {
+fn token(bench: &Bench<'_>, pod: &str) -> Value {
     let running = bench.running(pod);
-    eventually("it leads", LONG, || said(&running).filter(|said| said["leading"] == true))["token"].clone()
+    eventually("it leads", LONG, || said(&running).filter(leads))["token"].clone()
 }
 
 /// The reason of the line that says why nothing could be published.
@@ -60,13 +53,9 @@ fn fault(bench: &Bench<'_>, pod: &str) -> String {
     line["reason"].as_str().expect("it has a reason").to_owned()
 }
 
-/// The sum of a pod's metrics with these words.
-fn metric(bench: &Bench<'_>, pod: &str, words: &[&str]) -> f64 {
-    let pod = bench.pod(pod).expect("the pod is there");
-    let address = format!("{}:9797", pod["status"]["podIP"].as_str().expect("it runs"));
-    let (_, text) = get(&address, "/metrics").expect("metrics");
-    let lines = text.lines().filter(|line| words.iter().all(|word| line.contains(word)));
-    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+/// The sum of the samples of `redleader_NAME` that carry these labels.
+fn metric(bench: &Bench<'_>, pod: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
+    pod::metric(&bench.pod(pod).expect("the pod is there"), name, labels)
 }
 
 fn who_it_is(cluster: &Cluster) {
@@ -92,27 +81,25 @@ fn who_it_is(cluster: &Cluster) {
         figure("C77 a pod that does not know who it is", &format!("{}: ends with {code}: {}", pod.name, line.trim()));
     }
     for (pod, named, code) in [("wrong", "pods/nobody: 404", "404"), ("others", "metadata.uid", "422")] {
-        let token = leads(&bench, pod);
+        let token = token(&bench, pod);
         let reason = fault(&bench, pod);
         assert!(reason.contains(named), "{reason}");
         eventually("it is counted", LONG, || {
-            let words = ["redleader_publish_errors_total", "target=\"label\"", &format!("code=\"{code}\"")];
-            (metric(&bench, pod, &words) > 0.0).then_some(())
+            (metric(&bench, pod, "publish_errors_total", &[("target", "label"), ("code", code)]) > 0.0).then_some(())
         });
-        assert_eq!(metric(&bench, pod, &["redleader_publish_pending", "target=\"label\""]), 1.0);
+        assert_eq!(metric(&bench, pod, "publish_pending", &[("target", "label")]), 1.0);
         assert_eq!(said(&bench.running(pod)).expect("it answers")["token"], token, "leadership is not affected");
         figure("C77 a pod of another name", &format!("{pod}: leads; {reason}"));
     }
     // The pod whose name the other has was not touched by it.
-    assert_eq!(role(&bench, "wrong"), None);
+    assert_eq!(bench.release.role("wrong"), None);
     bench.remove();
 }
 
 /// The name that the API server has within the cluster, and another.
 const NAME: &str = "kubernetes.default.svc";
 const CHAINED: &str = "chained.kubernetes.default.svc";
-/// Where the API server with the other certificates listens.
-const ADDRESS: &str = "10.88.0.1";
+/// Where the API server with the other certificates listens, at its address.
 const PORT: &str = "6444";
 
 fn certificates(cluster: &Cluster) {
@@ -132,31 +119,31 @@ fn certificates(cluster: &Cluster) {
         cluster.kubectl(&["create", "configmap", "-n", "c79", authority, &file]);
     }
     eventually("the other API server is ready", LONG, || {
-        let server = format!("--server=https://{ADDRESS}:{PORT}");
+        let server = format!("--server=https://{HOST}:{PORT}");
         let output = cluster.try_kubectl(&["get", "--raw", "/readyz", &server]);
         output.status.success().then_some(())
     });
     figure("C79 one more API server", &format!("ready after {:.1} s", seconds_since(began)));
     let pods = [
-        ("address-only", ADDRESS, "kube-root-ca.crt", true),
+        ("address-only", HOST, "kube-root-ca.crt", true),
         ("name-only", NAME, "kube-root-ca.crt", true),
         ("intermediate", CHAINED, "kube-root-ca.crt", true),
-        ("bundle-of-two", ADDRESS, "bundle", true),
-        ("leaf-as-authority", ADDRESS, "leaf", false),
-        ("wrong-authority", ADDRESS, "stranger", false),
+        ("bundle-of-two", HOST, "bundle", true),
+        ("leaf-as-authority", HOST, "leaf", false),
+        ("wrong-authority", HOST, "stranger", false),
         ("wrong-name", "wrong.example", "kube-root-ca.crt", false),
     ];
     for (name, host, authority, _) in pods {
         let pod = labelled(name).env("KUBERNETES_SERVICE_HOST", host).env("KUBERNETES_SERVICE_PORT", PORT);
         bench.start(&BarePod { authority, hosts: &[NAME, CHAINED, "wrong.example"], ..pod });
     }
-    let tokens: Vec<Value> = pods.iter().map(|(name, ..)| leads(&bench, name)).collect();
+    let tokens: Vec<Value> = pods.iter().map(|(name, ..)| token(&bench, name)).collect();
     for (name, host, _, works) in pods {
         judge(&bench, name, host, works);
     }
     for ((name, ..), token) in pods.iter().zip(tokens) {
         let said = said(&bench.running(name)).expect("it answers");
-        assert!(said["leading"] == true && said["token"] == token, "{name}: one leadership: {said}");
+        assert!(leads(&said) && said["token"] == token, "{name}: one leadership: {said}");
     }
     figure("C79 leadership", &format!("{} of {} pods led throughout, each one leadership", pods.len(), pods.len()));
     cluster.part("stop", "apiserver-other");
@@ -166,15 +153,15 @@ fn certificates(cluster: &Cluster) {
 /// The label is there, or one line says why it is not.
 fn judge(bench: &Bench<'_>, pod: &str, host: &str, works: bool) {
     if works {
-        eventually("the label is there", LONG, || role(bench, pod).filter(|role| role == "leader"));
-        let errors = metric(bench, pod, &["redleader_publish_errors_total"]);
+        eventually("the label is there", LONG, || bench.release.role(pod).filter(|role| role == "leader"));
+        let errors = metric(bench, pod, "publish_errors_total", &[]);
         figure("C79 certificate", &format!("{pod}: the label is there by {host}, {errors} errors"));
         return;
     }
     let reason = fault(bench, pod);
     assert!(reason.contains("certificate"), "{pod}: {reason}");
-    assert!(metric(bench, pod, &["redleader_publish_errors_total", "target=\"label\"", "code=\"tls\""]) > 0.0);
-    assert_eq!(role(bench, pod), None);
+    assert!(metric(bench, pod, "publish_errors_total", &[("target", "label"), ("code", "tls")]) > 0.0);
+    assert_eq!(bench.release.role(pod), None);
     let lines = bench.log(pod).lines().filter(|line| line.contains("cannot publish; trying on")).count();
     assert_eq!(lines, 1, "{pod}: it is told of once, however often it is tried");
     figure("C79 certificate", &format!("{pod}: one line: {reason}"));
@@ -183,11 +170,11 @@ fn judge(bench: &Bench<'_>, pod: &str, host: &str, works: bool) {
 /// One for the address only, one for the name only, one of an intermediate, and what else pods take for the authority.
 fn make_certificates(pki: &Path) {
     let ca = ("ca.crt", "ca.key");
-    issue(pki, "by-ip", "basicConstraints=CA:FALSE\nsubjectAltName=IP:10.88.0.1\n", ca);
-    issue(pki, "by-name", "basicConstraints=CA:FALSE\nsubjectAltName=DNS:kubernetes.default.svc\n", ca);
+    let of = |subject: &str| format!("basicConstraints=CA:FALSE\nsubjectAltName={subject}\n");
+    issue(pki, "by-ip", &of(&format!("IP:{HOST}")), ca);
+    issue(pki, "by-name", &of(&format!("DNS:{NAME}")), ca);
     issue(pki, "between", "basicConstraints=critical,CA:TRUE\nkeyUsage=critical,keyCertSign\n", ca);
-    let name = format!("basicConstraints=CA:FALSE\nsubjectAltName=DNS:{CHAINED}\n");
-    issue(pki, "chained", &name, ("between.crt", "between.key"));
+    issue(pki, "chained", &of(&format!("DNS:{CHAINED}")), ("between.crt", "between.key"));
     let stranger = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "stranger.key", "-out", "stranger.ca"];
     openssl(pki, &[&stranger[..], &["-subj", "/CN=stranger", "-days", "30"]].concat());
     let read = |name: &str| std::fs::read(pki.join(name)).expect("it was made");
@@ -217,7 +204,7 @@ const DEAD: &str = "http://127.0.0.1:9";
 
 fn proxies(cluster: &Cluster) {
     let bench = Bench::new(cluster, "c81", &["publish.label=true"]);
-    let tunnel = Tunnel::start("10.88.0.1");
+    let tunnel = Tunnel::start(HOST);
     let with_environment = |pod: BarePod<'static>| {
         let names = ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"].map(str::to_owned);
         let lower = names.clone().map(|name| name.to_lowercase());
@@ -230,18 +217,18 @@ fn proxies(cluster: &Cluster) {
     bench.start(&with_environment(labelled("through").env("REDLEADER_KUBE_PROXY", &tunnel.url)));
     let pods = ["direct", "dead", "through"];
     // Nodes are reached without a proxy, or none of them would lead.
-    let tokens = pods.map(|pod| leads(&bench, pod));
+    let tokens = pods.map(|pod| token(&bench, pod));
     for pod in ["direct", "through"] {
-        eventually("the label is there", LONG, || role(&bench, pod).filter(|role| role == "leader"));
-        assert_eq!(metric(&bench, pod, &["redleader_publish_errors_total"]), 0.0, "{pod}");
+        eventually("the label is there", LONG, || bench.release.role(pod).filter(|role| role == "leader"));
+        assert_eq!(metric(&bench, pod, "publish_errors_total", &[]), 0.0, "{pod}");
     }
     assert!(tunnel.served() > 0, "the setting is obeyed");
     let reason = fault(&bench, "dead");
     assert!(reason.contains(&format!("through the proxy {DEAD}")), "{reason}");
-    assert_eq!(role(&bench, "dead"), None);
+    assert_eq!(bench.release.role("dead"), None);
     for (pod, token) in pods.into_iter().zip(tokens) {
         let said = said(&bench.running(pod)).expect("it answers");
-        assert!(said["leading"] == true && said["token"] == token, "{pod}: one leadership: {said}");
+        assert!(leads(&said) && said["token"] == token, "{pod}: one leadership: {said}");
     }
     figure("C81 proxies of the environment, dead", "the label is there, without an error");
     figure("C81 proxy of the setting", &format!("{} connections through it; a dead one: {reason}", tunnel.served()));

@@ -7,11 +7,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::bench::{line_with, log, remove};
-use crate::cluster::{Cluster, seconds_since, succeed};
-use crate::figures::{figure, setting};
-use crate::release::{LONG, Release, condition, name, process};
+use crate::cluster::{Cluster, seconds_since};
+use crate::figures::figure;
+use crate::pod::{
+    LEADER, ROLE, condition, condition_of, leading, name, of_name, redleader, resign, role, tells, token,
+};
+use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
-use crate::rows::published::{leading, token_of};
+use crate::support::scale;
 use crate::wait::{boot_ms, eventually, let_time_pass};
 
 pub const ROWS: &[Row] = &[Row {
@@ -23,7 +26,7 @@ pub const ROWS: &[Row] = &[Row {
 
 /// How often leadership changes hands; each time the gate of both pods flips.
 fn hand_overs() -> usize {
-    if setting("SCALE").as_deref() == Some("soak") { 250 } else { 120 }
+    scale().pick(120, 250)
 }
 
 /// The documented number of Events that one replica may make at once; after that, one a minute.
@@ -70,21 +73,21 @@ fn two_writers(cluster: &Cluster) {
 fn flip(release: &Release<'_>) {
     let began = boot_ms();
     let pods = release.pods();
-    let processes = pods.iter().map(|pod| (name(pod), process(&name(pod), "redleader").expect("its process")));
+    let processes = pods.iter().map(|pod| (name(pod), redleader(&name(pod))));
     let processes: BTreeMap<String, u32> = processes.collect();
     let mut seen = 0;
     for _ in 0..hand_overs() {
-        let leader = eventually("one leads", LONG, || leading(&pods));
-        let token = token_of(&pods, &leader);
+        let leader = eventually("one leads", LONG, || leading(&pods).map(name));
+        let before = token(of_name(&pods, &leader));
         resign(processes[&leader], "200ms");
         let next = eventually("there is another leadership", LONG, || {
-            leading(&pods).filter(|next| token_of(&pods, next) != token)
+            leading(&pods).map(name).filter(|next| token(of_name(&pods, next)) != before)
         });
         eventually("the gates say so", LONG, || {
             let said = gates_name(release, &next).is_some();
             seen += usize::from(said);
             // One that has lost it meanwhile is told of no more.
-            (said || leading(&pods)? != next).then_some(())
+            (said || name(leading(&pods)?) != next).then_some(())
         });
     }
     let text = format!("{seen} of {} hand-overs seen in both gates, in {:.0} s", hand_overs(), seconds_since(began));
@@ -92,38 +95,31 @@ fn flip(release: &Release<'_>) {
     assert!(2 * seen > hand_overs(), "{text}");
 }
 
-/// Condition and label of each pod say what its redleader says.
-fn gates_are_right(release: &Release<'_>) -> Option<()> {
+/// Condition and label of each pod say what its redleader says; the pods.
+fn gates_are_right(release: &Release<'_>) -> Option<Vec<Value>> {
     let leader = release.leader()?;
-    gates_name(release, &leader)?;
-    (release.leader()? == leader).then_some(())
+    let pods = gates_name(release, &leader)?;
+    // It may have changed hands meanwhile.
+    (release.leader()? == leader).then_some(pods)
 }
 
-/// Condition and label of each pod say that this one leads.
-fn gates_name(release: &Release<'_>, leader: &str) -> Option<()> {
-    let is_right = |pod: &Value| {
-        let leads = name(pod) == leader;
-        condition(pod, "redleader.dev/leader") == Some(if leads { "True" } else { "False" })
-            && pod["metadata"]["labels"]["redleader.dev/role"] == if leads { "leader" } else { "standby" }
-    };
+/// Condition and label of each pod say that this one leads; the pods.
+fn gates_name(release: &Release<'_>, leader: &str) -> Option<Vec<Value>> {
     let pods = release.pods();
-    (pods.len() == 2 && pods.iter().all(is_right)).then_some(())
+    (pods.len() == 2 && pods.iter().all(|pod| tells(pod, leader))).then_some(pods)
 }
 
 /// Ready is what the gate says.
 fn ready_is_right(release: &Release<'_>) -> Option<()> {
-    gates_are_right(release)?;
-    let pods = release.pods();
-    let follows = |pod: &Value| condition(pod, "Ready") == condition(pod, "redleader.dev/leader");
-    (pods.len() == 2 && pods.iter().all(follows)).then_some(())
+    let follows = |pod: &Value| condition(pod, "Ready") == condition(pod, LEADER);
+    gates_are_right(release)?.iter().all(follows).then_some(())
 }
 
 /// Another controller: it merges its condition, or writes the whole status of the version that it has read, in turn.
 /// Nobody else writes this condition, so whatever it has written last is there. Gives how often it wrote.
 fn write_beside(release: &Release<'_>, stop: &AtomicBool) -> u64 {
     let mut written = 0;
-    let paths: Vec<String> =
-        release.pods().iter().map(|pod| format!("/api/v1/namespaces/team-a/pods/{}", name(pod))).collect();
+    let paths: Vec<String> = release.pods().iter().map(|pod| release.pod_path(&name(pod))).collect();
     while !stop.load(Ordering::Relaxed) {
         for path in &paths {
             written += 1;
@@ -142,8 +138,7 @@ fn write_beside(release: &Release<'_>, stop: &AtomicBool) -> u64 {
 }
 
 fn other(pod: &Value) -> Option<&str> {
-    let conditions = pod["status"]["conditions"].as_array()?;
-    conditions.iter().find(|condition| condition["type"] == OTHER)?["message"].as_str()
+    condition_of(pod, OTHER)?["message"].as_str()
 }
 
 fn merge_other(release: &Release<'_>, path: &str, message: &str) {
@@ -152,14 +147,7 @@ fn merge_other(release: &Release<'_>, path: &str, message: &str) {
 
 /// Merges one condition into a pod's status; gives the pod as it has become.
 fn patch_status(release: &Release<'_>, path: &str, condition: &Value) -> Value {
-    let body = json!({"status": {"conditions": [condition]}}).to_string();
-    patch(release, &format!("{path}/status"), "application/strategic-merge-patch+json", &body)
-}
-
-fn patch(release: &Release<'_>, path: &str, kind: &str, body: &str) -> Value {
-    let (status, answer) = release.cluster.request("PATCH", path, kind, body).expect("the API server answers");
-    assert_eq!(status, 200, "{answer}");
-    serde_json::from_str(&answer).expect("a pod")
+    release.cluster.patch(&format!("{path}/status"), &json!({"status": {"conditions": [condition]}}))
 }
 
 fn replace_other(release: &Release<'_>, path: &str, message: &str) {
@@ -168,7 +156,7 @@ fn replace_other(release: &Release<'_>, path: &str, message: &str) {
         let conditions = pod["status"]["conditions"].as_array_mut()?;
         conditions.retain(|condition| condition["type"] != OTHER);
         conditions.push(json!({"type": OTHER, "status": "True", "message": message}));
-        let (status, answer) = release.cluster.request("PUT", &format!("{path}/status"), "", &pod.to_string())?;
+        let (status, answer) = release.cluster.request("PUT", &format!("{path}/status"), &pod.to_string())?;
         assert!(matches!(status, 200 | 409), "{answer}");
         (status == 200).then_some(())
     });
@@ -177,20 +165,20 @@ fn replace_other(release: &Release<'_>, path: &str, message: &str) {
 /// No more Events than are documented, each in the pod's namespace and about it.
 fn few_events(release: &Release<'_>, seconds: u64) {
     let pods = release.pods();
+    let all = release.cluster.list("/apis/events.k8s.io/v1/events");
+    let old = release.cluster.list("/api/v1/namespaces/team-a/events");
     let mut counts = Vec::new();
     for pod in &pods {
         let uid = &pod["metadata"]["uid"];
         let about = |event: &&Value| {
             event["reportingController"] == "redleader.dev/redleader" && event["regarding"]["name"] == name(pod)
         };
-        let all = release.cluster.list("/apis/events.k8s.io/v1/events");
         let events: Vec<&Value> = all.iter().filter(about).collect();
         for event in &events {
             assert_eq!(event["metadata"]["namespace"], "team-a", "{event}");
             let regarding = &event["regarding"];
             assert_eq!((&regarding["kind"], &regarding["uid"]), (&json!("Pod"), uid), "{event}");
         }
-        let old = release.cluster.list("/api/v1/namespaces/team-a/events");
         let involved = old.iter().filter(|event| event["involvedObject"]["uid"] == *uid).filter(|event| {
             event["involvedObject"]["kind"] == "Pod" && event["reportingComponent"] == "redleader.dev/redleader"
         });
@@ -199,7 +187,7 @@ fn few_events(release: &Release<'_>, seconds: u64) {
         let told = release.cluster.kubectl(&["describe", "pod", "-n", "team-a", &name(pod)]);
         assert!(told.contains("LeaderElected") && told.contains("LeaderSteppedDown"), "{told}");
         // That the other has changed its own pod meanwhile is no fault.
-        let fault = line_with(&log(release, &name(pod), "redleader"), &["cannot publish", "422"]);
+        let fault = line_with(&log(release, &name(pod)), &["cannot publish", "422"]);
         assert_eq!(fault, None);
     }
     let most = EVENTS_AT_ONCE + seconds / 60;
@@ -213,23 +201,18 @@ fn few_events(release: &Release<'_>, seconds: u64) {
 
 /// Whatever somebody makes of our condition and label is put right.
 fn put_right(release: &Release<'_>) {
-    const CONDITION: &str = "redleader.dev/leader";
     let leader = release.leader().expect("one leads");
-    let path = format!("/api/v1/namespaces/team-a/pods/{leader}");
-    let label = |value: Value| {
-        let body = json!({"metadata": {"labels": {"redleader.dev/role": value}}}).to_string();
-        patch(release, &path, "application/merge-patch+json", &body)
-    };
+    let path = release.pod_path(&leader);
+    let label = |value: Value| release.cluster.patch(&path, &json!({"metadata": {"labels": {ROLE: value}}}));
     let edits: [(&str, &dyn Fn() -> Value); 4] = [
-        ("condition deleted", &|| patch_status(release, &path, &json!({"$patch": "delete", "type": CONDITION}))),
-        ("condition False", &|| patch_status(release, &path, &json!({"type": CONDITION, "status": "False"}))),
+        ("condition deleted", &|| patch_status(release, &path, &json!({"$patch": "delete", "type": LEADER}))),
+        ("condition False", &|| patch_status(release, &path, &json!({"type": LEADER, "status": "False"}))),
         ("label deleted", &|| label(Value::Null)),
         ("label standby", &|| label(json!("standby"))),
     ];
     for (what, edit) in edits {
         let edited = edit();
-        let is_so = condition(&edited, CONDITION) == Some("True")
-            && edited["metadata"]["labels"]["redleader.dev/role"] == "leader";
+        let is_so = condition(&edited, LEADER) == Some("True") && role(&edited) == Some("leader");
         assert!(!is_so, "{what}: the edit did nothing");
         let began = boot_ms();
         eventually(what, LONG, || gates_are_right(release));
@@ -247,12 +230,4 @@ fn role_is_only_there(release: &Release<'_>) {
     let all = release.cluster.list("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings");
     let account = |binding: &Value| binding["subjects"].to_string().contains("\"team-a\"");
     assert!(!all.iter().any(account), "a right beyond the namespace");
-}
-
-/// Asks a redleader to resign, by its control socket: faster than by the API server.
-fn resign(pid: u32, stand_back: &str) {
-    let exe = format!("/proc/{pid}/exe");
-    let mut command = std::process::Command::new("nsenter");
-    command.args(["-t", &pid.to_string(), "-n", &exe, "resign", "--for", stand_back]);
-    succeed("resign", command.output().expect("nsenter is there"));
 }

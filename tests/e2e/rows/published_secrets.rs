@@ -1,6 +1,6 @@
 //! Passwords of every kind from a Secret of the cluster, and nothing that anyone can read has one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -11,11 +11,12 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use crate::bench::{Bench, line_with};
-use crate::cluster::{Cluster, succeed};
+use crate::cluster::Cluster;
 use crate::figures::figure;
-use crate::release::{LONG, chart, name, render, said};
+use crate::node::tell;
+use crate::pod::{self, get, name, said};
+use crate::release::{LONG, chart, render};
 use crate::row::{Row, Stage};
-use crate::rows::published::{node_addresses, password, redis};
 use crate::wait::{eventually, stays_true};
 
 pub const ROWS: &[Row] = &[Row {
@@ -54,17 +55,16 @@ const WRAPPED: [&str; 2] = ["wrap.enabled=true", "app.command={/web}"];
 
 fn secrets(cluster: &Cluster) {
     let bench = Bench::new(cluster, "c67", &[]);
-    let own = password(&bench.release);
+    let own = bench.release.password();
     let passwords = passwords();
     let nodes = eventually("all nodes have an address", LONG, || {
-        let path = "/api/v1/namespaces/c67/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dnode";
         let has_address = |node: &Value| node["status"]["podIP"].is_string();
-        (cluster.list(path).iter().filter(|node| has_address(node)).count() == 3)
-            .then(|| node_addresses(&bench.release))
+        (bench.release.pods_of("node").iter().filter(|node| has_address(node)).count() == 3)
+            .then(|| bench.release.node_addresses())
     });
     for node in &nodes {
         eventually("the node answers", LONG, || TcpStream::connect((node.as_str(), 6379)).ok());
-        redis(node, &own, &users(&passwords));
+        tell(node, &own, &users(&passwords));
     }
     for (number, password) in passwords.iter().chain([&WRONG.to_owned()]).enumerate() {
         let instance = format!("p{number}");
@@ -115,23 +115,15 @@ fn users(passwords: &[String]) -> String {
 }
 
 fn leads(bench: &Bench<'_>, instance: &str) {
-    eventually(&format!("{instance} leads"), LONG, || {
-        said(&bench.pod_of(instance)?).filter(|said| said["leading"] == true)
-    });
+    eventually(&format!("{instance} leads"), LONG, || said(&bench.pod_of(instance)?).filter(pod::leads));
 }
 
 /// With a wrong password a replica says so and never leads.
 fn refused(bench: &Bench<'_>, instance: &str) {
     let pod = eventually("it answers", LONG, || bench.pod_of(instance).filter(|pod| said(pod).is_some()));
-    let ready = |pod: &Value| {
-        crate::caller::get(&address(pod), "/readyz").map(|(status, text)| (status, text.contains("auth")))
-    };
+    let ready = |pod: &Value| get(pod, "/readyz").map(|(status, text)| (status, text.contains("auth")));
     eventually("it says why", LONG, || (ready(&pod) == Some((503, true))).then_some(()));
     stays_true("it does not lead", Duration::from_secs(3), || said(&pod).is_none_or(|said| said["leading"] == false));
-}
-
-fn address(pod: &Value) -> String {
-    format!("{}:9797", pod["status"]["podIP"].as_str().expect("it runs"))
 }
 
 /// Something that people or programs can read: what it is, and its text.
@@ -143,8 +135,8 @@ fn told_to_nobody(bench: &Bench<'_>, secrets: &[String]) {
     for pod in &pods {
         heard.extend(logs(bench, pod));
         heard.extend(endpoints(pod));
-        heard.extend(processes(&name(pod)));
     }
+    heard.extend(processes(&pods));
     heard.extend(pages(bench));
     heard.extend(objects(bench));
     heard.extend(rendered(bench));
@@ -180,13 +172,11 @@ fn may_have_it(bench: &Bench<'_>, secrets: &[&String]) {
     for secret in secrets {
         assert!(!find(&kept, &[secret]).is_empty(), "the search does not find {secret} in its Secret");
     }
-    let own = password(&bench.release);
+    let own = bench.release.password();
     let words = ["exec", "-n", "c67", "c67-nodes-0", "--", "redis-cli", "--no-auth-warning", "-a", &own];
     let said = cluster.kubectl(&[&words[..], &["CONFIG", "GET", "requirepass"]].concat());
     assert!(!find(&[("node".to_owned(), said)], &[&own]).is_empty(), "the node has its password");
-    let path = "/api/v1/namespaces/c67/pods?labelSelector=app.kubernetes.io%2Fcomponent%3Dnode";
-    let nodes: Vec<Heard> = cluster.list(path).iter().flat_map(|pod| processes(&name(pod))).collect();
-    let hits = find(&nodes, secrets);
+    let hits = find(&processes(&bench.release.pods_of("node")), secrets);
     assert!(hits.is_empty(), "{}", hits.join("\n"));
     let text =
         "the Secrets, and requirepass of the chart's own nodes in their memory; not their /proc, nor anything else";
@@ -253,7 +243,7 @@ fn endpoints(pod: &Value) -> Vec<Heard> {
     let mut heard: Vec<Heard> = Vec::new();
     for path in paths {
         for accept in ["*/*", "text/html"] {
-            let text = ask(&address(pod), path, accept);
+            let text = ask(&pod::endpoints(pod), path, accept);
             assert!(text.starts_with("HTTP/1."), "{path} of {}: {text:?}", name(pod));
             heard.push((format!("endpoint {path} of {}", name(pod)), text));
         }
@@ -274,21 +264,25 @@ fn ask(address: &str, path: &str, accept: &str) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Command line and environment of every process of a pod, as the machine shows them. Each pod has a host name of its
-/// own.
-fn processes(pod: &str) -> Vec<Heard> {
+/// Command line and environment of every process of these pods, as the machine shows them. Each pod has a host name of
+/// its own.
+fn processes(pods: &[Value]) -> Vec<Heard> {
+    let mut without: BTreeSet<String> = pods.iter().map(name).collect();
+    let names = without.clone();
     let mut heard = Vec::new();
     for entry in std::fs::read_dir("/proc").expect("/proc is there").flatten() {
         let read = |file: &str| {
             let bytes = std::fs::read(entry.path().join(file)).unwrap_or_default();
             String::from_utf8_lossy(&bytes).into_owned()
         };
-        if read("root/etc/hostname").trim() == pod {
+        let host = read("root/etc/hostname");
+        if let Some(pod) = names.get(host.trim()) {
+            without.remove(pod);
             let of = |file: &str| format!("{file} of {} in {pod}", read("comm").trim());
             heard.extend(["cmdline", "environ"].map(|file| (of(file), read(file))));
         }
     }
-    assert!(!heard.is_empty(), "no process of {pod} is found");
+    assert!(without.is_empty(), "no process of {without:?} is found");
     heard
 }
 
@@ -339,9 +333,7 @@ fn rendered(bench: &Bench<'_>) -> Vec<Heard> {
     let words = ["c67", "-n", "c67", "--set", "redis.addresses={a,b,c}", "--set", "redis.existingSecret=p9"];
     let text = render(bench.release.cluster, &chart(), &words).expect("the chart renders");
     assert!(text.contains("kind: Job") && text.contains("kind: Deployment"), "{text}");
-    let mut command = bench.release.cluster.command("helm");
-    let notes = succeed("helm", command.args(["get", "notes", "c67", "-n", "c67"]).output().expect("helm"));
-    vec![("chart rendered".to_owned(), text), ("chart notes".to_owned(), notes)]
+    vec![("chart rendered".to_owned(), text), ("chart notes".to_owned(), bench.release.helm(&["get", "notes"]))]
 }
 
 /// The logs of the cluster itself, and who asked the API server for what.

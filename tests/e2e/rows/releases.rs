@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::caller::Caller;
+use crate::caller::{Caller, call};
 use crate::cluster::{Cluster, IMAGE, LAST, succeed};
 use crate::figures::figure;
 use crate::release::{LONG, Release};
@@ -28,8 +28,9 @@ fn there_and_back(cluster: &Cluster) {
     let witness = Witness::start(cluster, &release.name, "redleader");
     release.install();
     release.settle(3);
-    eventually("the leader answers the Service", LONG, || crate::caller::call(&release.service()));
-    let caller = Caller::start(&release.service());
+    let service = release.service();
+    eventually("the leader answers the Service", LONG, || call(&service));
+    let caller = Caller::start(&service);
     let_time_pass("calls before the rollout", Duration::from_secs(1));
     let mut mixed = 0;
     for image in [IMAGE, LAST] {

@@ -1,14 +1,13 @@
 //! A leader that is dead and whose pod is still there, labelled as the leader: nobody waits for it to go away.
 
-use std::process::Command;
+use rustix::process::Signal;
+use serde_json::{Value, json};
 
-use serde_json::Value;
-
-use crate::cluster::{Cluster, seconds_since, succeed};
+use crate::cluster::{Cluster, seconds_since};
 use crate::figures::figure;
-use crate::release::{LONG, Release, process, said};
+use crate::pod::{process, redleader, role, said, signal};
+use crate::release::{LONG, PUBLISHED, Release};
 use crate::row::{Row, Stage};
-use crate::rows::api::{PUBLISHED, is_right};
 use crate::wait::{boot_ms, eventually};
 
 pub const ROWS: &[Row] = &[Row {
@@ -27,8 +26,8 @@ fn remains(cluster: &Cluster) {
     release.install();
     for (what, stay) in [("Terminating", terminate as Stay), ("Failed", fail as Stay)] {
         let dead = dies(&release, what, stay);
-        let path = path(&release, &dead);
-        patch(&release, &path, r#"{"metadata": {"finalizers": null}}"#);
+        let path = release.pod_path(&dead);
+        cluster.patch(&path, &json!({"metadata": {"finalizers": null}}));
         release.cluster.kubectl(&["delete", "pod", "-n", &release.name, &dead, "--ignore-not-found"]);
         eventually("nothing remains of it", LONG, || release.cluster.get(&path).is_none().then_some(()));
     }
@@ -39,54 +38,41 @@ fn remains(cluster: &Cluster) {
 type Stay = fn(&Release<'_>, &str);
 
 fn terminate(release: &Release<'_>, path: &str) {
-    release.cluster.request("DELETE", path, "", "").expect("the API server answers");
+    release.cluster.request("DELETE", path, "").expect("the API server answers");
 }
 
 /// As an eviction by the kubelet does: it ends the containers, starts none again, and leaves the pod.
 fn fail(release: &Release<'_>, path: &str) {
-    patch(release, path, r#"{"spec": {"activeDeadlineSeconds": 1}}"#);
-}
-
-fn patch(release: &Release<'_>, path: &str, patch: &str) {
-    let answer = release.cluster.request("PATCH", path, "application/strategic-merge-patch+json", patch);
-    assert_eq!(answer.as_ref().map(|(status, _)| *status), Some(200), "{answer:?}");
-}
-
-fn path(release: &Release<'_>, pod: &str) -> String {
-    format!("/api/v1/namespaces/{}/pods/{pod}", release.name)
+    release.cluster.patch(path, &json!({"spec": {"activeDeadlineSeconds": 1}}));
 }
 
 fn dies(release: &Release<'_>, what: &str, stay: Stay) -> String {
     let dead = release.settle(3);
-    eventually("all that is published is right", LONG, || is_right(release, &dead));
+    release.until_right(&dead);
     eventually("the Service has it", LONG, || is_endpoint(release, &dead).then_some(()));
-    let path = path(release, &dead);
-    patch(release, &path, r#"{"metadata": {"finalizers": ["example.com/stays"]}}"#);
-    let pid = process(&dead, "redleader").expect("the leader's process");
-    let signal = |signal: &str| {
-        succeed("kill", Command::new("kill").args([signal, &pid.to_string()]).output().expect("kill is there"));
-    };
+    let path = release.pod_path(&dead);
+    release.cluster.patch(&path, &json!({"metadata": {"finalizers": ["example.com/stays"]}}));
+    let pid = redleader(&dead);
     // Killed sooner it would be started again, and later it would have stepped down: the app is ended before it is told.
-    signal("-STOP");
+    signal(pid, Signal::STOP);
     // What is stopped extends no more: for the others it is dead from here on.
     let killed = boot_ms();
     stay(release, &path);
     eventually("the kubelet ends the pod", LONG, || process(&dead, "web").is_none().then_some(()));
-    signal("-9");
+    signal(pid, Signal::KILL);
+    let has_role = |wanted: &str| role(&release.cluster.get(&path).expect("it stays")) == Some(wanted);
     let mut unrouted = false;
     let mut gone = None;
     let mut look = |found: Option<String>| {
         let is_routed = is_endpoint(release, &dead);
         gone = if is_routed { None } else { gone.or(Some(seconds_since(killed))) };
-        unrouted |= !is_routed && role(release, &path) == "leader";
+        unrouted |= !is_routed && has_role("leader");
         found
     };
     // The one that is made in its place takes part as well.
     let next = eventually("another leads", LONG, || look(release.leader().filter(|pod| *pod != dead)));
     let led = seconds_since(killed);
-    eventually("its label is cleared", LONG, || {
-        look((role(release, &path) == "standby").then(String::new)).map(|_| ())
-    });
+    eventually("its label is cleared", LONG, || look(has_role("standby").then(String::new)).map(|_| ()));
     let cleared = seconds_since(killed);
     eventually("the Service has the next", LONG, || {
         assert!(!is_endpoint(release, &dead), "it is dead");
@@ -114,21 +100,12 @@ fn judge(release: &Release<'_>, path: &str, what: &str) {
     assert_eq!(pod["metadata"]["deletionTimestamp"].is_null(), what == "Failed", "{pod}");
     let killed = eventually("the kubelet tells of its end", LONG, || {
         let pod = release.cluster.get(path).expect("it stays");
-        let containers = pod["status"]["initContainerStatuses"].as_array().cloned().unwrap_or_default();
-        let ours = containers.into_iter().find(|container| name_of(container) == "redleader")?;
-        (!ours["state"]["terminated"].is_null()).then_some(ours)
+        let mut containers = pod["status"]["initContainerStatuses"].as_array().into_iter().flatten();
+        let ours = containers.find(|container| container["name"] == "redleader")?;
+        (!ours["state"]["terminated"].is_null()).then(|| ours.clone())
     });
     assert_eq!(killed["state"]["terminated"]["exitCode"], 137, "{killed}");
     assert_eq!(killed["restartCount"], 0, "{killed}");
-}
-
-fn name_of(container: &Value) -> &str {
-    container["name"].as_str().unwrap_or_default()
-}
-
-fn role(release: &Release<'_>, path: &str) -> String {
-    let pod = release.cluster.get(path).expect("it stays");
-    pod["metadata"]["labels"]["redleader.dev/role"].as_str().unwrap_or_default().to_owned()
 }
 
 /// Whether the Service sends requests to this pod.

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, cache, package};
 use crate::figures::figure;
-use crate::release::{chart, dry_run, dry_run_with, name, render};
+use crate::pod::name;
+use crate::release::{chart, dry_run, render};
 use crate::row::{Row, Stage};
 
 pub const ROWS: &[Row] = &[
@@ -62,7 +63,7 @@ fn every_object_is_served(cluster: &Cluster) {
                 let mode = format!("mode={mode}");
                 let words =
                     ["r", "-n", "k9", "--kube-version", version, "--set", &mode, "--set", app, "--set", EVERYTHING];
-                let objects = dry_run(cluster, "k9", &rendered(cluster, &words));
+                let objects = dry_run(cluster, "k9", &rendered(cluster, &words), &[]);
                 let objects = objects.unwrap_or_else(|why| panic!("{words:?}: {why}"));
                 kinds.extend(objects.iter().map(|object| object["kind"].as_str().unwrap_or_default().to_owned()));
             }
@@ -75,7 +76,7 @@ fn every_object_is_served(cluster: &Cluster) {
     assert!(old.contains("kubeVersion"), "{old}");
     let own = package().join("tests/fixtures/own-chart");
     let manifest = render(cluster, &own, &["own", "-n", "k9"]).expect("a chart of one's own");
-    let objects = dry_run(cluster, "k9", &manifest).expect("its objects are served");
+    let objects = dry_run(cluster, "k9", &manifest, &[]).expect("its objects are served");
     let pod = find(&objects, "Deployment");
     assert_eq!(pod["spec"]["template"]["spec"]["initContainers"][0]["restartPolicy"], "Always");
     figure("K9 served kinds", &kinds.into_iter().collect::<Vec<_>>().join(" "));
@@ -134,7 +135,7 @@ fn values_come_out_as_they_went_in(cluster: &Cluster) {
     cluster.namespace("k9-values");
     let objects = |words: &[&str]| {
         let words = [words, &["-n", "k9-values"]].concat();
-        dry_run(cluster, "k9-values", &rendered(cluster, &words)).unwrap_or_else(|why| panic!("{words:?}: {why}"))
+        dry_run(cluster, "k9-values", &rendered(cluster, &words), &[]).unwrap_or_else(|why| panic!("{words:?}: {why}"))
     };
     // Two releases, and two namespaces, have four locks.
     let mut locks = BTreeSet::new();
@@ -167,7 +168,7 @@ fn values_come_out_as_they_went_in(cluster: &Cluster) {
         );
         let words = [name, "-n", "1000000", "--set", "mode=label", "--set", APP, "--set", &everything];
         let words = [&words[..], &["--set-string", &account]].concat();
-        let objects = dry_run(cluster, "1000000", &rendered(cluster, &words));
+        let objects = dry_run(cluster, "1000000", &rendered(cluster, &words), &[]);
         let pod = find(&objects.unwrap_or_else(|why| panic!("{words:?}: {why}")), "Deployment");
         assert_eq!(pod["metadata"]["labels"]["app.kubernetes.io/instance"], name);
     }
@@ -308,7 +309,7 @@ fn monitoring_is_served(cluster: &Cluster) {
 
 /// A dry run that takes no field which the server does not know.
 fn strictly(cluster: &Cluster, manifest: &str) -> Result<Vec<Value>, String> {
-    dry_run_with(cluster, "k9-monitoring", manifest, &["--validate=strict"])
+    dry_run(cluster, "k9-monitoring", manifest, &["--validate=strict"])
 }
 
 /// The object of a kind.
@@ -318,7 +319,6 @@ fn find(objects: &[Value], kind: &str) -> Value {
 }
 
 fn variable(container: &Value, name: &str) -> String {
-    let variables = container["env"].as_array().cloned().unwrap_or_default();
-    let found = variables.iter().find(|variable| variable["name"] == name);
+    let found = container["env"].as_array().into_iter().flatten().find(|variable| variable["name"] == name);
     found.and_then(|variable| variable["value"].as_str()).unwrap_or_default().to_owned()
 }

@@ -3,13 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::cluster::{Cluster, IMAGE, feed, succeed};
-use crate::figures::{figure, setting};
-use crate::release::{LONG, Release, chart, name, process, render, said};
+use crate::audit::{self, asked, word};
+use crate::bench::Bench;
+use crate::cluster::Cluster;
+use crate::figures::figure;
+use crate::pod::{self, name, redleader, said, signal};
+use crate::release::{LONG, PUBLISHED, Release, still_wrong};
 use crate::row::{Row, Stage};
-use crate::rows::api::is_right;
+use crate::support::scale;
 use crate::wait::{eventually, let_time_pass};
 
 pub const ROWS: &[Row] = &[
@@ -30,153 +34,105 @@ pub const ROWS: &[Row] = &[
 /// A verb and what it was done to: `patch pods/status`.
 type Asked = BTreeSet<String>;
 
-/// Every request of a service account, by its audit log: what, and how it was answered.
-pub fn asked(cluster: &Cluster, namespace: &str, account: &str) -> Vec<(String, u64)> {
-    let requests = audited(cluster, namespace, account);
-    requests.iter().map(|line| (what(line), line["responseStatus"]["code"].as_u64().unwrap_or_default())).collect()
-}
-
-/// The lines of the audit log about a service account.
-pub fn audited(cluster: &Cluster, namespace: &str, account: &str) -> Vec<Value> {
-    let user = format!("system:serviceaccount:{namespace}:{account}");
-    let log = std::fs::read_to_string(cluster.root().join("audit.log")).unwrap_or_default();
-    let lines = log.lines().filter(|line| line.contains(&user)).filter_map(|line| serde_json::from_str(line).ok());
-    // A watch is told at its beginning and at its end.
-    let is_again = |line: &Value| line["verb"] == "watch" && line["stage"] == "ResponseComplete";
-    lines.filter(|line: &Value| line["user"]["username"] == user.as_str() && !is_again(line)).collect()
-}
-
-/// `patch pods/status`, of a line of the audit log.
-pub fn what(line: &Value) -> String {
-    let object = &line["objectRef"];
-    let what = format!("{} {}", word(&line["verb"]), word(&object["resource"]));
-    if object["subresource"].is_null() { what } else { format!("{what}/{}", word(&object["subresource"])) }
-}
-
-fn word(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
 fn exactly_the_rights(cluster: &Cluster) {
-    let nodes = Release::new(cluster, "k6", &["replicas=0"]);
-    nodes.install();
+    let bench = Bench::new(cluster, "k6", &[]);
     let combinations: Vec<String> = (0..16).map(|bits| format!("c{bits}")).collect();
     for (bits, combination) in combinations.iter().enumerate() {
-        let manifest = render(cluster, &chart(), &words(combination, bits)).expect("the chart renders");
-        let mut command = cluster.command("kubectl");
-        succeed("apply", feed(command.args(["apply", "-n", "k6", "-f", "-"]), &manifest));
+        let lease = format!("publish.lease={combination}");
+        let published = ["publish.label=true", "publish.condition=true", "publish.events=true", lease.as_str()];
+        let chosen = published.into_iter().enumerate().filter(|(bit, _)| bits & (1 << bit) != 0);
+        let chosen: Vec<&str> = chosen.map(|(_, value)| value).collect();
+        bench.instance(combination, &[&["replicas=2", "app.image="], &chosen[..]].concat());
     }
-    let leaders: Vec<Value> = combinations.iter().map(|of| leader(cluster, of, "")).collect();
+    let leaders: Vec<Value> = combinations.iter().map(|of| leader(&bench, of, "")).collect();
     // Leaders that stand still for longer than the ttl are displaced, and there is a predecessor to be cleared.
-    signal(&leaders, "-STOP");
+    leaders.iter().for_each(|pod| signal(redleader(&name(pod)), Signal::STOP));
     for (combination, before) in combinations.iter().zip(&leaders) {
-        leader(cluster, combination, &name(before));
+        leader(&bench, combination, &name(before));
     }
-    signal(&leaders, "-CONT");
-    let mut faults = Vec::new();
-    for combination in &combinations {
-        eventually_no_fault(cluster, combination, &mut faults);
-    }
+    leaders.iter().for_each(|pod| signal(redleader(&name(pod)), Signal::CONT));
+    // What is published is told within seconds; only what is still wrong after that is a fault.
+    let faults = still_wrong(|| {
+        let (log, bound) = (audit::log(cluster), Bound::read(cluster));
+        combinations.iter().flat_map(|account| wrong(&log, &bound, account)).collect()
+    });
+    let bound = Bound::read(cluster);
     for (bits, combination) in combinations.iter().enumerate() {
-        let of = format!("labelSelector=app.kubernetes.io%2Finstance%3D{combination}");
-        let pods = cluster.list(&format!("/api/v1/namespaces/k6/pods?{of}"));
+        let pods = bench.pods_of(combination);
         assert_eq!(have_token(&pods), bits != 0, "{combination}: a token where something is published, and only there");
-        assert_eq!(granted(cluster, combination).is_empty(), bits == 0, "{combination}: rights likewise");
+        assert_eq!(bound.granted(combination).is_empty(), bits == 0, "{combination}: rights likewise");
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
     figure(
         "K6 rights",
         "16 combinations: nothing refused, no right idle, no Role and no token where nothing is published",
     );
+    bench.remove();
 }
 
-fn signal(pods: &[Value], signal: &str) {
-    for pod in pods {
-        let pid = process(&name(pod), "redleader").expect("the leader's process");
-        let output = std::process::Command::new("kill").args([signal, &pid.to_string()]).output();
-        succeed("kill", output.expect("kill is there"));
-    }
-}
-
-/// The values of a combination: one bit for each thing that is published.
-fn words(combination: &str, bits: usize) -> Vec<String> {
-    let (repository, tag) = IMAGE.split_once(':').expect("it has a tag");
-    let published = ["publish.label=true", "publish.condition=true", "publish.events=true"];
-    let mut values = vec![
-        format!("image.repository={repository}"),
-        format!("image.tag={tag}"),
-        "image.pullPolicy=Never".into(),
-        "redis.addresses={k6-node-0,k6-node-1,k6-node-2}".into(),
-        "redis.existingSecret=k6-nodes".into(),
-        "replicas=2".into(),
-        format!("fullnameOverride={combination}"),
-    ];
-    let chosen = published.iter().enumerate().filter(|(bit, _)| bits & (1 << bit) != 0);
-    values.extend(chosen.map(|(_, value)| (*value).to_owned()));
-    if bits & 8 != 0 {
-        values.push(format!("publish.lease={combination}"));
-    }
-    let mut words: Vec<String> = [combination, "-n", "k6", "--no-hooks"].map(str::to_owned).into();
-    for value in values {
-        words.extend(["--set".into(), value]);
-    }
-    words
-}
-
-fn leader(cluster: &Cluster, instance: &str, not: &str) -> Value {
-    let path = format!("/api/v1/namespaces/k6/pods?labelSelector=app.kubernetes.io%2Finstance%3D{instance}");
+fn leader(bench: &Bench<'_>, instance: &str, not: &str) -> Value {
     eventually(&format!("{instance} has a leader"), LONG, || {
-        let leads = |pod: &Value| name(pod) != not && said(pod).is_some_and(|said| said["leading"] == true);
-        cluster.list(&path).into_iter().find(leads)
+        let leads = |pod: &Value| name(pod) != not && said(pod).is_some_and(|said| pod::leads(&said));
+        bench.pods_of(instance).into_iter().find(leads)
     })
 }
 
-/// What is published is told within seconds; only what is still wrong after that is a fault.
-fn eventually_no_fault(cluster: &Cluster, account: &str, faults: &mut Vec<String>) {
-    let mut last = Vec::new();
-    for _ in 0..60 {
-        last = wrong(cluster, account);
-        if last.is_empty() {
-            return;
-        }
-        let_time_pass("publishers catch up", Duration::from_millis(500));
-    }
-    faults.extend(last);
-}
-
-fn wrong(cluster: &Cluster, account: &str) -> Vec<String> {
+fn wrong(log: &str, bound: &Bound, account: &str) -> Vec<String> {
     let mut wrong = Vec::new();
-    let requests = asked(cluster, "k6", account);
+    let requests = asked(log, "k6", account);
     for (what, code) in requests.iter().filter(|(_, code)| matches!(code, 401 | 403)) {
         wrong.push(format!("{account}: {what} was answered with {code}"));
     }
     let used: Asked = requests.into_iter().map(|(what, _)| what).collect();
-    for right in granted(cluster, account).difference(&used) {
+    for right in bound.granted(account).difference(&used) {
         wrong.push(format!("{account}: the right to {right} was never used, but {used:?}"));
     }
     wrong
 }
 
-/// All that an account may do, by whatever role of whatever name.
-fn granted(cluster: &Cluster, account: &str) -> Asked {
-    let all = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let of = "/apis/rbac.authorization.k8s.io/v1";
-    let is_ours =
-        |binding: &Value| all(&binding["subjects"]).iter().any(|of| of["name"] == account && of["namespace"] == "k6");
-    let everywhere = cluster.get(&format!("{of}/clusterrolebindings")).expect("the API server tells it");
-    assert!(!all(&everywhere["items"]).iter().any(is_ours), "{account} has a right everywhere");
-    let bindings = cluster.get(&format!("{of}/namespaces/k6/rolebindings")).expect("the API server tells it");
-    let mut granted = Asked::new();
-    for binding in all(&bindings["items"]).iter().filter(|binding| is_ours(binding)) {
-        assert_eq!(binding["roleRef"]["kind"], "Role", "{binding}");
-        let path = format!("{of}/namespaces/k6/roles/{}", word(&binding["roleRef"]["name"]));
-        for rule in all(&cluster.get(&path).expect("the role that is bound")["rules"]) {
-            for resource in all(&rule["resources"]) {
-                granted.extend(all(&rule["verbs"]).iter().map(|verb| format!("{} {}", word(verb), word(&resource))));
-            }
+/// All roles of the namespace, and who is bound to them, and to others everywhere.
+struct Bound {
+    everywhere: Vec<Value>,
+    bindings: Vec<Value>,
+    roles: Vec<Value>,
+}
+
+impl Bound {
+    fn read(cluster: &Cluster) -> Self {
+        let read = |path: &str| {
+            let list = cluster.get(&format!("/apis/rbac.authorization.k8s.io/v1/{path}"));
+            all(&list.expect("the API server tells it")["items"])
+        };
+        Self {
+            everywhere: read("clusterrolebindings"),
+            bindings: read("namespaces/k6/rolebindings"),
+            roles: read("namespaces/k6/roles"),
         }
     }
-    granted
+
+    /// All that an account may do, by whatever role of whatever name.
+    fn granted(&self, account: &str) -> Asked {
+        let is_ours = |binding: &&Value| {
+            all(&binding["subjects"]).iter().any(|of| of["name"] == account && of["namespace"] == "k6")
+        };
+        assert!(!self.everywhere.iter().any(|binding| is_ours(&binding)), "{account} has a right everywhere");
+        let mut granted = Asked::new();
+        for binding in self.bindings.iter().filter(is_ours) {
+            assert_eq!(binding["roleRef"]["kind"], "Role", "{binding}");
+            let role = self.roles.iter().find(|role| role["metadata"]["name"] == binding["roleRef"]["name"]);
+            for rule in all(&role.expect("the role that is bound")["rules"]) {
+                for resource in all(&rule["resources"]) {
+                    let verbs = all(&rule["verbs"]);
+                    granted.extend(verbs.iter().map(|verb| format!("{} {}", word(verb), word(&resource))));
+                }
+            }
+        }
+        granted
+    }
+}
+
+fn all(list: &Value) -> Vec<Value> {
+    list.as_array().cloned().unwrap_or_default()
 }
 
 /// Whether a token is mounted in any of these pods.
@@ -187,29 +143,21 @@ fn have_token(pods: &[Value]) -> bool {
 
 /// How long the steady state is watched: the own pod's watch begins anew every 8 to 13 minutes.
 fn watched() -> Duration {
-    Duration::from_secs(if setting("SCALE").as_deref() == Some("soak") { 30 * 60 } else { 60 })
+    Duration::from_secs(scale().pick(60, 30 * 60))
 }
 
 fn requests(cluster: &Cluster) {
-    let everything =
-        ["app.port=8080", "mode=label", "publish.condition=true", "publish.events=true", "publish.lease=who-leads"];
-    let release = Release::new(cluster, "k5", &everything);
-    release.install();
-    let leader = release.settle(3);
-    let quiet = Release::new(cluster, "k5-quiet", &["app.port=8080"]);
-    quiet.install();
-    quiet.settle(3);
-    eventually("all that is published is right", LONG, || is_right(&release, &leader));
+    let (release, leader) = Release::up(cluster, "k5", &PUBLISHED, 3);
+    let (quiet, _) = Release::up(cluster, "k5-quiet", &["app.port=8080"], 3);
+    release.until_right(&leader);
     let_time_pass("what else publishers tell", Duration::from_secs(5));
-    let before = asked(cluster, "k5", "k5").len();
+    let before = asked(&audit::log(cluster), "k5", "k5").len();
     let_time_pass("a steady state", watched());
-    let steady = asked(cluster, "k5", "k5").len() - before;
-    let output = release.exec(&leader, "redleader", &["/redleader", "resign", "--for", "5s"]);
-    succeed("resign", output);
-    let next = release.next_leader(&[&leader]);
-    eventually("all that is published is right again", LONG, || is_right(&release, &next));
+    let steady = asked(&audit::log(cluster), "k5", "k5").len() - before;
+    let next = release.hand_over(&leader);
+    release.until_right(&next);
     let_time_pass("what else publishers tell", Duration::from_secs(5));
-    let transition = &asked(cluster, "k5", "k5")[before + steady..];
+    let transition = &asked(&audit::log(cluster), "k5", "k5")[before + steady..];
     let mut counts = BTreeMap::new();
     transition.iter().for_each(|(what, _)| *counts.entry(what.clone()).or_insert(0) += 1);
     let counts: Vec<String> = counts.iter().map(|(what, count)| format!("{count} {what}")).collect();
@@ -220,7 +168,7 @@ fn requests(cluster: &Cluster) {
         &format!("{steady} requests of 3 replicas in {} s, {hourly:.0} an hour, everything on", watched().as_secs()),
     );
     figure("K5 hand-over", &format!("{} requests: {}", transition.len(), counts.join(", ")));
-    let none = asked(cluster, "k5-quiet", "k5-quiet").len();
+    let none = asked(&audit::log(cluster), "k5-quiet", "k5-quiet").len();
     figure("K5 mode readiness, nothing published", &format!("{none} requests since its start, no token mounted"));
     // A watch that begins anew is the only thing that time brings, and each does at most every 7.5 minutes.
     let most = (3.0 * hours * 60.0 / 7.5).ceil();

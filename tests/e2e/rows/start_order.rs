@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, NODE, seconds_since};
 use crate::figures::figure;
-use crate::release::{LONG, Release, name, process, said};
+use crate::pod::{name, process, said, wait_for_process};
+use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
 use crate::wait::{boot_ms, eventually, stays_true};
 
@@ -46,7 +47,7 @@ fn proxied(cluster: &Cluster) {
         cluster.apply(&SECRET.replace("NAMESPACE", namespace));
     }
     nodes.install();
-    eventually("the nodes are Ready", LONG, || (crate::rows::nodes::nodes_ready(&nodes) == 3).then_some(()));
+    eventually("the nodes are Ready", LONG, || (nodes.nodes_ready() == 3).then_some(()));
     release.install();
     starts_late(&release);
     ends_first(&release);
@@ -105,7 +106,7 @@ fn starts_late(release: &Release<'_>) {
 /// The leader's pod is deleted: the proxy is gone when redleader is asked to end, and nothing can be reached.
 fn ends_first(release: &Release<'_>) {
     let leader = release.settle(3);
-    let pid = eventually("the process is there", LONG, || process(&leader, "redleader"));
+    let pid = wait_for_process(&leader, "redleader");
     release.cluster.kubectl(&["delete", "pod", "-n", &release.name, &leader, "--wait=false"]);
     let deleted = boot_ms();
     let alive = std::path::PathBuf::from(format!("/proc/{pid}"));

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, IMAGE, seconds_since, succeed};
+use crate::cluster::{Cluster, HOST, IMAGE, seconds_since, succeed};
 use crate::figures::figure;
-use crate::release::{LONG, Release, name, process, said};
+use crate::pod::{leading, leads, name, ready, redleader, said};
+use crate::release::{LONG, Release};
 use crate::row::{Row, Stage};
 use crate::wait::{boot_ms, eventually, let_time_pass};
 
@@ -42,11 +43,10 @@ fn list_of_nodes(cluster: &Cluster) {
 
 /// The chart's own nodes, with replicas that lead, and with none.
 fn own_nodes(cluster: &Cluster) {
-    let mut release = Release::new(cluster, "k9-list", &["mode=label", "app.port=8080", "ttl=4s"]);
-    release.install();
-    let leader = release.settle(3);
+    let (mut release, leader) = Release::up(cluster, "k9-list", &["mode=label", "app.port=8080", "ttl=4s"], 3);
     let token = release.leader_json(&leader).expect("it leads")["token"].clone();
-    let (kept, nodes) = (password(&release), nodes_of(&release));
+    let (kept, nodes) = (release.password(), nodes_of(&release));
+    assert_eq!(kept.len(), 32, "of characters");
     refused(&mut release, &["nodes.count=5"], &["changes by 2 (+k9-list-node-3:6379/0 +k9-list-node-4:6379/0)", STEPS]);
     refused(&mut release, &["nodes.count=1"], &["changes by 2 (-k9-list-node-1:6379/0 -k9-list-node-2:6379/0)", STEPS]);
     let stopped = ["nodes.count=5", "allReplicasStopped=true"];
@@ -77,28 +77,27 @@ fn own_nodes(cluster: &Cluster) {
     assert!(said["token"].as_u64() > token.as_u64(), "{said}");
 
     // It keeps a pod for as long as an app could take to end: no replica any more, and it could lead.
-    finalizers(&release, &next, r#"["example.com/ends"]"#);
-    release.cluster.kubectl(&["scale", "-n", "k9-list", "deployment/k9-list", "--replicas=0"]);
-    eventually("one is ending", LONG, || (all_of(&release, "replica").len() == 1).then_some(()));
+    finalizers(&release, &next, json!(["example.com/ends"]));
+    release.scale(0);
+    eventually("one is ending", LONG, || (release.pods_of("replica").len() == 1).then_some(()));
     refused(
         &mut release,
         &["nodes.count=2", "allReplicasStopped=true"],
         &["changes by 2", "and 1 more that are ending"],
     );
-    finalizers(&release, &next, "null");
-    eventually("all replicas are gone", LONG, || all_of(&release, "replica").is_empty().then_some(()));
+    finalizers(&release, &next, Value::Null);
+    eventually("all replicas are gone", LONG, || release.pods_of("replica").is_empty().then_some(()));
     let_time_pass("one quarantine: ttl x 1.1", Duration::from_millis(4400));
     taken(&mut release, &["nodes.count=2", "allReplicasStopped=true"]);
     let third = release.settle(3);
     let last = release.leader_json(&third).expect("it leads");
     assert!(last["token"].as_u64() > said["token"].as_u64(), "{last}");
-    assert_eq!(password(&release), kept, "an upgrade keeps the password");
+    assert_eq!(release.password(), kept, "an upgrade keeps the password");
     release.uninstall();
 }
 
-fn finalizers(release: &Release<'_>, pod: &str, list: &str) {
-    let patch = format!(r#"{{"metadata": {{"finalizers": {list}}}}}"#);
-    release.cluster.kubectl(&["patch", "pod", "-n", &release.name, pod, "--type=merge", "-p", &patch]);
+fn finalizers(release: &Release<'_>, pod: &str, list: Value) {
+    release.cluster.patch(&release.pod_path(pod), &json!({"metadata": {"finalizers": list}}));
 }
 
 const STEPS: &str = "add or remove one node at each upgrade, or scale to 0, wait until the pods are gone and for one \
@@ -129,7 +128,7 @@ fn given_nodes(cluster: &Cluster) {
     rolled_out(&release);
     taken(&mut release, &["redis.addresses={a,b,c}"]);
     release.uninstall();
-    figure("K9 list of nodes", "9 changes by more than one refused by helm upgrade, 6 by one or none taken");
+    figure("K9 list of nodes", "changes by more than one are refused by helm upgrade, by one or none taken");
 }
 
 #[track_caller]
@@ -148,13 +147,12 @@ fn taken(release: &mut Release<'_>, values: &[&str]) {
 
 /// Whoever leads does so with one token until its pod is told to end: for how long, in seconds.
 fn leads_until_it_ends(release: &Release<'_>, leader: &str, token: &Value) -> f64 {
-    let path = format!("/api/v1/namespaces/{}/pods/{leader}", release.name);
     let began = boot_ms();
     eventually("the rollout reaches the leader", LONG, || {
         let said = release.leader_json(leader);
-        let leads = said.as_ref().is_some_and(|said| said["leading"] == true && said["token"] == *token);
+        let leads = said.as_ref().is_some_and(|said| leads(said) && said["token"] == *token);
         // Looked at afterwards: it may have been told to end between the two.
-        let ends = release.cluster.get(&path).is_none_or(|pod| !pod["metadata"]["deletionTimestamp"].is_null());
+        let ends = release.pod(leader).is_none_or(|pod| !pod["metadata"]["deletionTimestamp"].is_null());
         assert!(leads || ends, "its leadership has ended before its pod: {said:?}");
         ends.then_some(())
     });
@@ -170,29 +168,15 @@ fn rolled_out(release: &Release<'_>) {
         let is_seen = status["observedGeneration"] == deployment["metadata"]["generation"];
         let is_new = status["updatedReplicas"] == deployment["spec"]["replicas"];
         // Those that are ending are no replicas any more, and may still lead.
-        let are_all = all_of(release, "replica").len() as u64 == deployment["spec"]["replicas"].as_u64()?;
+        let are_all = release.pods_of("replica").len() as u64 == deployment["spec"]["replicas"].as_u64()?;
         (is_seen && is_new && are_all && status["replicas"] == status["updatedReplicas"]).then_some(())
     });
 }
 
-/// The nodes' password as the Secret has it.
-fn password(release: &Release<'_>) -> String {
-    let path = format!("/api/v1/namespaces/{0}/secrets/{0}-nodes", release.name);
-    let secret = release.cluster.get(&path).expect("the chart makes one");
-    let password = secret["data"]["password"].as_str().unwrap_or_default().to_owned();
-    assert!(password.len() > 40, "32 characters in base64");
-    password
-}
-
 /// The nodes' pods, by name and uid.
 fn nodes_of(release: &Release<'_>) -> BTreeMap<String, String> {
-    let nodes = all_of(release, "node");
+    let nodes = release.pods_of("node");
     nodes.iter().map(|pod| (name(pod), pod["metadata"]["uid"].to_string())).collect()
-}
-
-fn all_of(release: &Release<'_>, component: &str) -> Vec<Value> {
-    let selector = format!("labelSelector=app.kubernetes.io%2Fcomponent%3D{component}");
-    release.cluster.list(&format!("/api/v1/namespaces/{}/pods?{selector}", release.name))
 }
 
 /// What Helm's waits make of a way to run replicas.
@@ -284,7 +268,7 @@ fn some_never_end(cluster: &Cluster, way: &Way) {
 /// From nothing, without any wait of Helm's own.
 fn install_waits(release: &Release<'_>) {
     eventually("all pods are gone", LONG, || {
-        [all_of(release, "replica"), all_of(release, "node")].concat().is_empty().then_some(())
+        [release.pods_of("replica"), release.pods_of("node")].concat().is_empty().then_some(())
     });
     release.install();
     assert!(release.leader().is_some(), "{}: helm install has waited for a leader", release.name);
@@ -302,8 +286,9 @@ fn times_out(what: &str, output: &std::process::Output) {
 #[track_caller]
 fn one_is_ready(release: &Release<'_>) {
     eventually("two replicas, and the leader alone is Ready", LONG, || {
-        let leader = release.leader()?;
-        (release.pods().len() == 2 && release.ready() == [leader]).then_some(())
+        let pods = release.pods();
+        let leader = leading(&pods).map(name)?;
+        (pods.len() == 2 && ready(&pods) == [leader]).then_some(())
     });
 }
 
@@ -352,15 +337,15 @@ fn on_every_node(cluster: &Cluster, words: &[&str]) {
 
 fn starts_with_numbers(cluster: &Cluster, release: &str, flags: &[&str]) {
     // Nobody leads here for a while: the quarantine is longer than the ttl.
-    let mut release =
-        Release::new(cluster, release, &["wait.enabled=false", "redis.addresses={10.88.0.1:1}", "replicas=1"]);
+    let nobody = format!("redis.addresses={{{HOST}:1}}");
+    let mut release = Release::new(cluster, release, &["wait.enabled=false", &nobody, "replicas=1"]);
     release.values.retain(|value| !value.starts_with("image.tag="));
     succeed("helm", release.upgrade(&[], &[&["--install"], flags].concat()));
     let pod = eventually("redleader answers", LONG, || release.pods().into_iter().find(|pod| said(pod).is_some()));
     assert_eq!(pod["spec"]["terminationGracePeriodSeconds"], 1_000_000);
     let image = pod["spec"]["initContainers"][0]["image"].as_str().or(pod["spec"]["containers"][0]["image"].as_str());
     assert!(image.is_some_and(|image| image.ends_with(":20161216")), "{image:?}");
-    let pid = process(&name(&pod), "redleader").expect("it runs");
+    let pid = redleader(&name(&pod));
     let environment = std::fs::read(format!("/proc/{pid}/environ")).expect("it runs");
     let has = |variable: &str| environment.split(|byte| *byte == 0).any(|known| known == variable.as_bytes());
     for variable in ["REDLEADER_TTL=1500000ms", "REDLEADER_MAX_FAILED_EXTENDS=8388608"] {

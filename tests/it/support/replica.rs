@@ -13,6 +13,7 @@ use super::clock::ShiftedClock;
 use super::figures::setting;
 use super::http::{HttpConnection, Response, get};
 use super::judge::{Term, Track};
+use super::metrics::{samples, sum};
 use super::network::Network;
 use super::ports::Port;
 use super::process::{Line, Output, Process, lock, run};
@@ -238,23 +239,12 @@ impl Replica {
 
     /// `/metrics`: each sample as it is printed (`name{label="value"}`), with its value.
     pub fn metrics(&self) -> BTreeMap<String, f64> {
-        let body = self.get("/metrics").map(|response| response.body).unwrap_or_default();
-        let samples = body.lines().filter(|line| !line.starts_with('#'));
-        samples
-            .filter_map(|line| {
-                line.rsplit_once(' ').and_then(|(name, value)| Some((name.to_owned(), value.parse().ok()?)))
-            })
-            .collect()
+        samples(&self.get("/metrics").map(|response| response.body).unwrap_or_default())
     }
 
     /// The sum of all samples of `redleader_NAME` that carry these labels.
     pub fn metric(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let name = format!("redleader_{name}");
-        let matches = |sample: &str| {
-            let (base, rest) = sample.split_once('{').unwrap_or((sample, ""));
-            base == name && labels.iter().all(|(label, value)| rest.contains(&format!("{label}=\"{value}\"")))
-        };
-        self.metrics().into_iter().filter(|(sample, _)| matches(sample)).map(|(_, value)| value).sum()
+        sum(&self.metrics(), name, labels)
     }
 
     /// Its log so far.
